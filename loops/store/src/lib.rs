@@ -34,7 +34,7 @@ pub use ledger::{
 };
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, Keeper,
-    Member, People, PeopleChange, SignIn, Team, TeamChange, User, UserChange, Uses,
+    KeyChange, Member, People, PeopleChange, SignIn, Team, TeamChange, User, UserChange, Uses,
 };
 pub use personal::{
     ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWhat, ForgetWish, Learned,

@@ -114,6 +114,8 @@ pub struct Caller {
     pub allowance: Allowance,
     /// Whether their key says that `store: false` of its calls means nothing.
     pub despite_store_false: bool,
+    /// Whether their key says that log-probs are the model's own, or not, where a request does not say.
+    pub raw_logprobs: Option<bool>,
     /// Who acts, where a keeper does for their agent; the owner is the agent then.
     pub acted_by: Option<String>,
 }
@@ -137,6 +139,7 @@ impl Caller {
             via: Via::Loopback,
             allowance: Allowance::default(),
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         }
     }
@@ -317,6 +320,7 @@ impl Guard {
             via: Via::Loopback,
             allowance: Allowance::default(),
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         })
     }
@@ -341,6 +345,7 @@ impl Guard {
                 ..Allowance::default()
             },
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         })
     }

@@ -280,6 +280,7 @@ impl Directory {
                     ..Allowance::default()
                 },
                 despite_store_false: stored.despite_store_false,
+                raw_logprobs: stored.raw_logprobs,
                 acted_by: None,
             },
         }))
@@ -432,6 +433,7 @@ fn caller_of(user: User) -> Caller {
             ..Allowance::default()
         },
         despite_store_false: false,
+        raw_logprobs: None,
         acted_by: None,
     }
 }

@@ -11,10 +11,13 @@ use crate::door::{
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
+use crate::http::guard::Caller;
 use crate::http::lists;
 use crate::http::reply::{Dialect, Frame, Merged};
 use crate::http::sse;
-use crate::http::wire::capture::{Capture, CaptureFields, PromptLogprobs, prompt_logprobs};
+use crate::http::wire::capture::{
+    Capture, CaptureFields, PromptLogprobs, mode_of, prompt_logprobs,
+};
 use crate::http::wire::foreign::Aliases;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
@@ -128,14 +131,17 @@ pub(super) fn sampling_of(
     fields.sampling(&bounds, high.rotate_left(32) ^ low)
 }
 
-/// What a trainer asks for, as far as it has an effect here.
+/// What a trainer asks for, as far as it has an effect here. A key's word goes before the configuration's.
 pub(super) fn capture_of(
     (http, door): (&Http, &Door),
+    caller: &Caller,
     fields: &CaptureFields,
     ignored: &mut Vec<String>,
 ) -> Result<Capture, ApiError> {
     let chosen = door.backend.capabilities().experts_chosen;
-    fields.checked(&http.config.logprobs_mode, chosen, ignored)
+    let of_key: Option<&str> = caller.raw_logprobs.map(mode_of);
+    let mode = of_key.unwrap_or(&http.config.logprobs_mode);
+    fields.checked(mode, chosen, ignored)
 }
 
 /// Whether a stream ends with its usage.

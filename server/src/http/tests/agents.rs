@@ -653,6 +653,7 @@ async fn housekeeping_is_a_side_turn_and_nobodys_next_state() {
     let mut compacted = history.as_array().unwrap().clone();
     compacted.push(json!({"role": "user", "content": compaction}));
     let retold = "### Task:\nSuggest tags.\n### Chat History:\n<chat_history>\nUSER: hi\nASSISTANT: ok\n</chat_history>";
+    let emoji = "Your task is to reflect the speaker's likely facial expression through a fitting emoji.\n\nMessage: ```hi```";
     let rows = [
         (
             MESSAGES,
@@ -672,6 +673,11 @@ async fn housekeeping_is_a_side_turn_and_nobodys_next_state() {
         (
             RESPONSES,
             json!({"input": compacted, "tools": [{"type": "function", "name": "f"}]}),
+            TurnKind::Side,
+        ),
+        (
+            CHAT,
+            json!({"messages": [{"role": "user", "content": emoji}]}),
             TurnKind::Side,
         ),
         (CHAT, json!({}), TurnKind::Main),

@@ -73,6 +73,14 @@ pub fn is_raw(word: &str) -> Option<bool> {
     }
 }
 
+/// The word for log-probs that are the model's own, or are not.
+pub fn mode_of(raw: bool) -> &'static str {
+    match raw {
+        true => "raw_logprobs",
+        false => "processed_logprobs",
+    }
+}
+
 impl CaptureFields {
     /// What is wanted; `default` is the server's word for log-probs. What has no effect with this model is
     /// named in `ignored`.
