@@ -87,15 +87,16 @@ tests/openclaw/node_modules/.ready: tests/openclaw/package-lock.json
 	cd tests/openclaw && npm ci --silent --no-audit --no-fund --omit=optional --ignore-scripts && npm rebuild --silent node
 	@touch $@
 
-agents: tests/agents/node_modules/.ready ## Claude Code and Codex themselves, whole tasks against the real server
+agents: tests/agents/node_modules/.ready ## Claude Code and Codex themselves, whole tasks against the real server (MODEL=qwen-coder or any other; built-in if absent)
 	$(CARGO) build $(TESTED) --bin hone
-	HONE=target/debug/hone python3 tests/agents/run.py
+	HONE=target/debug/hone python3 tests/agents/run.py $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
 
 agents-all: agents tests/agents/all/node_modules/.ready ## the same with opencode, Qwen Code, pi and Continue (700 MB)
 	HONE=target/debug/hone AGENTS_MODULES=tests/agents/all/node_modules python3 tests/agents/run.py opencode qwen pi continue
 
+# Some of their optional packages are of other platforms and not in the lock, which npm ci refuses.
 tests/agents/all/node_modules/.ready: tests/agents/all/package-lock.json
-	cd tests/agents/all && npm ci --silent --no-audit --no-fund --ignore-scripts
+	cd tests/agents/all && npm install --no-save --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 # The programs come as they are; no install script is needed.

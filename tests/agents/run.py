@@ -1,13 +1,15 @@
 """The agents that people use, unchanged, against the real server: tasks of several model calls with
 tools, and a session that is resumed.
 
-    HONE=target/debug/hone python3 tests/agents/run.py [claude|codex|opencode|qwen|pi|continue]...
+    HONE=target/debug/hone python3 tests/agents/run.py [--model PATH] [claude|codex|opencode|qwen|pi|continue]...
 
 The built-in model knows nothing of files and shells. So a proxy between agent and server has the server
 demand the call that a task needs at each step, in the request's own words (tool_choice, and the tool's
-schema with the arguments as constants); everything else goes through as it is.
+schema with the arguments as constants); everything else goes through as it is. A model of one's own
+(--model) says what is not demanded in its own words.
 """
 
+import argparse
 import http.client
 import http.server
 import json
@@ -31,7 +33,8 @@ from server import start
 
 MODULES = pathlib.Path(os.environ.get("AGENTS_MODULES", HERE / "node_modules")).resolve()
 MODEL = "hone-starter"
-PATIENCE_S = 240
+# A real model computes the first 18,000 tokens of an agent for minutes on few cores.
+PATIENCE_S = 240 if "--model" not in sys.argv else 1_800
 # Model calls of a task with three tools and of one that is resumed with one more.
 TURNS = 6
 # Most tokens of an answer that no call is demanded of.
@@ -244,7 +247,7 @@ def claude(proxy, home):
         "ANTHROPIC_DEFAULT_OPUS_MODEL": MODEL,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
-        "API_TIMEOUT_MS": "200000",
+        "API_TIMEOUT_MS": str(PATIENCE_S * 1_000),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "512",
     }
     program = next(MODULES.glob("@anthropic-ai/claude-code-linux-x64*/claude"))
@@ -355,12 +358,18 @@ def of(agent):
 
 
 def main():
-    wanted = sys.argv[1:] or AGENTS
-    for agent in wanted:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--model", help="a model folder or GGUF file, instead of the built-in model")
+    arguments.add_argument("agents", nargs="*", default=list(AGENTS))
+    arguments = arguments.parse_args()
+    global MODEL
+    options = ["--model", arguments.model] if arguments.model else []
+    for agent in arguments.agents:
         with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as home:
             home = pathlib.Path(home)
             (home / "work").mkdir()
-            server = Server(data)
+            server = Server(data, *options)
+            MODEL = TOOLS.MODEL = server.call("/v1/models")["data"][0]["id"]
             proxy = Proxy(server)
             # Codex says store: false every time; who runs this lets it be learned from all the same.
             server.call("/v1/consent", {"learning": "full", "despite_store_false": True}, "PUT")

@@ -274,6 +274,26 @@ test('a choice about learning that is refused is not shown as made', async () =>
   assert.ok(await page.getByTestId(`consent-${now}`).isChecked())
 })
 
+test('what a program says with store: false teaches where the person ticks the box', async () => {
+  const page = await open(browser, hone)
+  await page.goto(hone.url)
+  await page.getByTestId('consent').click()
+  const box = page.getByTestId('despite-store-false')
+  await page.getByTestId('consent-full').check()
+  const collected = async () => (await hone.chat('Hello!', { store: false })).hone.collected
+  for (const wanted of [true, false]) {
+    await box.setChecked(wanted)
+    await until(async () => (await hone.get('/v1/consent')).despite_store_false === wanted)
+    assert.equal(await collected(), wanted)
+  }
+  // Where nothing is learned there is nothing to tick.
+  await page.getByTestId('consent-serve').check()
+  await box.waitFor({ state: 'detached' })
+  await page.getByTestId('consent-full').check()
+  await box.waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
 test('chats are found by their words', async () => {
   await hone.chat('A poem about winter, please.', { session_id: 'winter' })
   await hone.chat('A recipe for soup, please.', { session_id: 'soup' })

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,26 @@ async fn a_data_folder_that_is_removed_is_noticed_and_nothing_is_acknowledged() 
         );
         house.stop().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_another_program_removes_is_noticed() {
+    let (_guard, data) = temporary().unwrap();
+    let house = TestHouse::start(&data, &null_engine() as Changes<'_>)
+        .await
+        .unwrap();
+    assert_eq!(probe(&house, "/readyz/learning").await.0, 200);
+    let file = data.join("ledger.db");
+    let drop =
+        "import sqlite3, sys; sqlite3.connect(sys.argv[1], 10).execute('drop table feedback')";
+    let other = Command::new("python3")
+        .args(["-c", drop, file.to_str().unwrap()])
+        .status();
+    assert!(other.unwrap().success());
+    let why = alerted(&house, "ledger_incomplete").await;
+    assert_eq!(why["learning"], "no", "{why}");
+    assert_eq!(probe(&house, "/readyz/learning").await.0, 503);
+    house.stop().await.unwrap();
 }
 
 /// The folder of a scope's newest adapter.

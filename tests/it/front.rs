@@ -289,6 +289,40 @@ async fn wrong_passwords_from_elsewhere_lock_out_no_admin_behind_nginx() {
     house.stop().await.unwrap();
 }
 
+/// Where nginx says nothing of whom it serves, everybody has its address. Who signed in before is known by their
+/// device.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_passwords_lock_out_no_known_device_behind_an_nginx_that_nobody_named() {
+    let (_guard, data) = temporary().unwrap();
+    let changes: [(&str, toml::Value); 2] = [
+        ("model.engine", "null".into()),
+        ("people.attempts_max", 3.into()),
+    ];
+    let house = TestHouse::start(&data, &changes).await.unwrap();
+    let upstream: SocketAddr = house.url.trim_start_matches("http://").parse().unwrap();
+    let front = Front::of(upstream, "").await;
+    let account = json!({"name": "ann", "role": "admin", "password": PASSWORD});
+    house.post("/admin/v1/users", account).await.unwrap();
+    let try_in = async |password: &str, headers: Headers<'_>| {
+        let account = json!({"name": "ann", "password": password});
+        send(&front.url, ("POST", "/v1/auth/sign-in"), &account, headers).await
+    };
+    let signed = try_in(PASSWORD, &[]).await;
+    assert_eq!(signed.status(), 200);
+    let cookies = signed.headers().get_all("set-cookie").iter();
+    let mut cookies = cookies.filter_map(|cookie| cookie.to_str().unwrap().split(';').next());
+    let device = cookies.find(|cookie| cookie.starts_with("hone_device="));
+    let device = device.unwrap().to_owned();
+    let mut last = 0;
+    for _ in 0..12 {
+        last = try_in("wrong", &[]).await.status().as_u16();
+    }
+    assert_eq!(last, 429, "guessing is slowed down");
+    assert_eq!(try_in(PASSWORD, &[]).await.status(), 429);
+    assert_eq!(try_in(PASSWORD, &[("cookie", &device)]).await.status(), 200);
+    house.stop().await.unwrap();
+}
+
 /// Makes the admin's account from the command line, as who runs the server does.
 async fn add_admin(data: &Path) {
     use std::io::Write as _;

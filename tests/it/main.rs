@@ -24,6 +24,7 @@ mod loops;
 mod phrases;
 mod program;
 mod ring;
+mod schemas;
 mod sim;
 mod snapshots;
 mod tidy;

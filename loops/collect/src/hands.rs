@@ -4,12 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hone_domain::{
-    Feedback, Millis, NextState, PendingTurn, Reason, Receipt, SessionIndex, Transition, Turn,
-    TurnId,
-};
+use hone_domain::{Feedback, Millis, NextState, Reason, Receipt, SessionIndex, Transition, TurnId};
 use hone_runtime::{Hands, Outbox, Wake};
-use hone_store::{FeedbackOutcome, LedgerError, OpenTurn};
+use hone_store::{FeedbackOutcome, LedgerError, WaitingTurn};
 
 use crate::{Batch, Ctx, Effect, Heard, Loaded, OpenMeta, Place, Report, Said, State, Wrote};
 
@@ -61,8 +58,8 @@ impl CollectHands {
             if restores {
                 self.restore(&page.turns);
             }
-            for OpenTurn { turn, has_feedback } in page.turns {
-                open.push(self.meta(turn, has_feedback).await?);
+            for waiting in page.turns {
+                open.push(self.meta(waiting).await?);
             }
             seen += page.seen;
             from = page.next;
@@ -82,18 +79,19 @@ impl CollectHands {
         })
     }
 
-    async fn meta(&self, turn: Turn, has_feedback: bool) -> Result<OpenMeta, LedgerError> {
-        let is_settled_by_feedback = has_feedback && self.is_settled(turn.id).await?;
+    async fn meta(&self, waiting: WaitingTurn) -> Result<OpenMeta, LedgerError> {
+        let (turn, has_feedback) = (waiting.turn, waiting.has_feedback);
+        let is_settled_by_feedback = has_feedback && self.is_settled(turn.turn).await?;
         Ok(OpenMeta {
-            turn: turn.id,
-            is_checked: !turn.admission.checks.is_empty(),
+            turn: turn.turn,
+            is_checked: waiting.is_checked,
             place: Place {
                 session: turn.session,
                 scope: turn.scope,
             },
             owner: turn.owner,
-            group: turn.group,
-            finished_ms: turn.finished_ms,
+            group: waiting.group,
+            finished_ms: turn.ended_ms,
             has_feedback,
             is_settled_by_feedback,
         })
@@ -106,12 +104,12 @@ impl CollectHands {
 
     /// Puts turns of an earlier process into the door's index, oldest first. Those of this one
     /// the door recorded itself.
-    fn restore(&self, turns: &[OpenTurn]) {
+    fn restore(&self, turns: &[WaitingTurn]) {
         let (mut index, mut restored) = (self.index(), self.restored());
-        let earlier = |open: &&OpenTurn| open.turn.finished_ms < self.began_ms;
-        for OpenTurn { turn, .. } in turns.iter().filter(earlier) {
-            if restored.insert(turn.id) {
-                index.record(&pending(turn), None);
+        let earlier = |waiting: &&WaitingTurn| waiting.turn.ended_ms < self.began_ms;
+        for WaitingTurn { turn, .. } in turns.iter().filter(earlier) {
+            if restored.insert(turn.turn) {
+                index.record(turn, None);
             }
         }
     }
@@ -314,23 +312,6 @@ fn drop_unawaited(batch: &mut Batch) -> Vec<TurnId> {
         }
     }
     dropped
-}
-
-fn pending(turn: &Turn) -> PendingTurn {
-    PendingTurn {
-        turn: turn.id,
-        session: turn.session,
-        session_key: turn.session_key.clone(),
-        owner: turn.owner.clone(),
-        scope: turn.scope.clone(),
-        messages: turn.messages.clone(),
-        completion: turn.completion_message(),
-        parent: turn.parent,
-        kind: turn.kind,
-        delivered: true,
-        continued: false,
-        ended_ms: turn.finished_ms,
-    }
 }
 
 impl Hands<State> for CollectHands {

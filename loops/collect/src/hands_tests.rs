@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use hone_domain::{
-    BindRequest, Fate, Message, Role, SessionId, SessionIndexConfig, Stage, TurnKind,
+    BindRequest, Fate, Message, Role, SessionId, SessionIndexConfig, Stage, Turn, TurnKind,
 };
 use hone_runtime::{
     Board, Inbox, ManualClock, Overflow, SeededIds, ShutdownTrigger, SystemClock, queue,

@@ -27,6 +27,12 @@ const CLASSES: [&str; 4] = [r"\w", r"\W", r"\p", r"\P"];
 const STACK_BYTES: usize = 8 << 20;
 const STACK_BYTES_PER_BYTE: usize = 1_024;
 
+/// Most ways in which a text may go on at one place: about four for each optional property of an object.
+const WAYS_MAX: usize = 20_000;
+/// Grammars from so many bytes on are also looked at behind a first token, such as the brace of an object of many
+/// properties.
+const LARGE_BYTES: usize = 64 * 1_024;
+
 /// Compiles grammars for one tokenizer, one at a time.
 pub struct Grammars {
     factory: ParserFactory,
@@ -64,6 +70,7 @@ impl Grammars {
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             verbose_errors: false,
+            max_items_in_row: WAYS_MAX,
             ..ParserLimits::default()
         };
         Ok(Self {
@@ -72,8 +79,8 @@ impl Grammars {
         })
     }
 
-    /// A constraint at the beginning of a completion. The work is bounded by the library's limits
-    /// on grammar size and lexer states; it is done on a thread of its own, for its stack.
+    /// A constraint at the beginning of a completion, of which some text is known to begin. The work is bounded
+    /// by the library's limits on grammar size and lexer states; it is done on a thread of its own, for its stack.
     pub fn compile(&self, lark: &str) -> Result<Constraint, GrammarError> {
         if lark.len() > GRAMMAR_BYTES_MAX {
             let why = format!("a grammar has at most {GRAMMAR_BYTES_MAX} bytes");
@@ -93,25 +100,43 @@ impl Grammars {
         }
         // What a stack took is given back before the next one grows.
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let matcher = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
                 .name("hone-grammar".to_owned())
                 .stack_size(STACK_BYTES + STACK_BYTES_PER_BYTE * lark.len())
                 .spawn_scoped(scope, || {
                     let grammar = TopLevelGrammar::from_lark(lark.to_owned());
-                    Matcher::new(self.factory.create_parser(grammar))
+                    begun(
+                        Matcher::new(self.factory.create_parser(grammar)),
+                        lark.len(),
+                    )
                 });
             let broken = || GrammarError("compiling it broke".to_owned());
             thread
                 .map_err(|error| GrammarError(format!("no thread to compile it: {error}")))?
                 .join()
-                .map_err(|_| broken())
-        })?;
-        match matcher.get_error() {
-            None => Ok(Constraint { matcher }),
-            Some(error) => Err(explain(&error)),
-        }
+                .map_err(|_| broken())?
+        })
     }
+}
+
+/// A grammar of so many bytes at its beginning, where there is one: some are sound and no text is of their form.
+fn begun(matcher: Matcher, bytes: usize) -> Result<Constraint, GrammarError> {
+    if let Some(error) = matcher.get_error() {
+        return Err(explain(&error));
+    }
+    let mut constraint = Constraint {
+        matcher,
+        first: None,
+    };
+    let first = constraint.mask()?;
+    if let Some(token) = first.first().filter(|_| bytes >= LARGE_BYTES) {
+        let mut behind = constraint.fork();
+        behind.take(token)?;
+        behind.mask()?;
+    }
+    constraint.first = Some(first);
+    Ok(constraint)
 }
 
 /// The bytes of a token. Control tokens are marked, so that no text in a grammar matches them;
@@ -129,6 +154,14 @@ fn word(tokenizer: &Tokenizer, id: u32, end_tokens: &[u32]) -> Vec<u8> {
 /// The first line of an explanation, bounded. What is wrong with a regular expression stands further
 /// below, under a picture of it.
 fn explain(error: &str) -> GrammarError {
+    if error.contains("NoExtension") {
+        return GrammarError("no text is of this form".to_owned());
+    }
+    // The library caught itself: what it holds in 64 bits was larger.
+    if error.contains("panic:") {
+        let why = "something in it cannot be compiled, such as a very large number";
+        return GrammarError(why.to_owned());
+    }
     let line = error.lines().next().unwrap_or("unknown reason");
     let below = error.lines().find_map(|line| line.strip_prefix("error: "));
     let line = match (line.strip_suffix("regex parse error:"), below) {
@@ -141,6 +174,8 @@ fn explain(error: &str) -> GrammarError {
 /// Where one completion is in its grammar.
 pub struct Constraint {
     matcher: Matcher,
+    /// The mask of the first token, until something is taken.
+    first: Option<TokenMask>,
 }
 
 impl std::fmt::Debug for Constraint {
@@ -154,11 +189,15 @@ impl Constraint {
     pub fn fork(&self) -> Self {
         Self {
             matcher: self.matcher.deep_clone(),
+            first: self.first.clone(),
         }
     }
 
     /// Which tokens may come next; the end tokens alone where the grammar is at its end.
     pub fn mask(&mut self) -> Result<TokenMask, GrammarError> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
         let mask = self.matcher.compute_mask_or_eos();
         let mask = mask.map_err(|e| explain(&e.to_string()))?;
         Ok(TokenMask(mask.as_slice().to_vec()))
@@ -173,6 +212,7 @@ impl Constraint {
             let why = "the vocabulary cannot write what was said";
             return Err(GrammarError(why.to_owned()));
         }
+        self.first = None;
         let took = self.matcher.consume_tokens(&tokens);
         took.map_err(|e| explain(&e.to_string()))
     }
@@ -186,6 +226,7 @@ impl Constraint {
 
     /// Moves on by a token that the mask allowed.
     pub fn take(&mut self, token: u32) -> Result<(), GrammarError> {
+        self.first = None;
         self.matcher
             .consume_token(token)
             .map_err(|e| explain(&e.to_string()))
@@ -208,6 +249,13 @@ impl TokenMask {
             bits[*token as usize / 32] |= 1 << (token % 32);
         }
         Self(bits)
+    }
+
+    /// The first of them.
+    fn first(&self) -> Option<u32> {
+        let mut words = self.0.iter().zip(0u32..);
+        let (word, at) = words.find(|(word, _)| **word != 0)?;
+        Some(32 * at + word.trailing_zeros())
     }
 
     /// Whether `token` is in it.

@@ -285,3 +285,26 @@ fn a_grammar_goes_on_from_what_was_said_before_it() {
         assert!(constraint.take_bytes(wrong.as_bytes()).is_err(), "{wrong}");
     }
 }
+
+/// An object of so many optional properties.
+fn wide(properties: usize) -> String {
+    let names: Vec<String> = (0..properties).map(|n| format!("\"p{n}\": {{}}")).collect();
+    let names = names.join(", ");
+    format!("%json {{\"type\": \"object\", \"properties\": {{{names}}}}}")
+}
+
+#[test]
+fn what_no_text_can_be_is_refused_before_anything_is_said() {
+    let circle = r##"{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}"##;
+    for schema in [r##"{"$ref": "#"}"##, circle] {
+        let refused = grammars().compile(&format!("start: %json {schema}"));
+        assert_eq!(refused.unwrap_err().to_string(), "no text is of this form");
+    }
+    assert!(follows(&format!("start: {}", wide(2_000)), r#"{"p7":1}"#));
+    // Behind its brace there are too many ways to go on.
+    assert!(
+        grammars()
+            .compile(&format!("start: {}", wide(9_000)))
+            .is_err()
+    );
+}

@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use hone_domain::{
-    BatchId, BlobKey, Digest, Fate, Feedback, Millis, Policy, PolicyVersion, Reason, Scope,
-    SessionId, Stage, StopReason, Transition, TransitionId, Turn, TurnId, TurnKind, Verdict,
+    BatchId, BlobKey, Digest, Fate, Feedback, GroupId, Millis, PendingTurn, Policy, PolicyVersion,
+    Reason, Scope, SessionId, Stage, StopReason, Transition, TransitionId, Turn, TurnId, TurnKind,
+    Verdict,
 };
 use serde::Serialize;
 
@@ -55,11 +56,24 @@ pub struct OpenTurn {
     pub has_feedback: bool,
 }
 
+/// What a start needs of a turn that waits for its next state: everything but its tokens.
+#[derive(Clone, Debug)]
+pub struct WaitingTurn {
+    /// The turn, as requests may continue it.
+    pub turn: PendingTurn,
+    /// The choices of its request, where there are several.
+    pub group: Option<GroupId>,
+    /// Its request said how its answer is to be checked.
+    pub is_checked: bool,
+    /// Explicit feedback on it has arrived.
+    pub has_feedback: bool,
+}
+
 /// Some of the turns that wait for a next state.
 #[derive(Clone, Debug, Default)]
 pub struct OpenPage {
     /// Those that can be read, oldest first.
-    pub turns: Vec<OpenTurn>,
+    pub turns: Vec<WaitingTurn>,
     /// How many there are with those that cannot.
     pub seen: usize,
     /// Where the next page begins; none if this one is the last.
@@ -548,6 +562,15 @@ pub trait Ledger: Reading {
     /// `Unusable` with a sentence and a remedy.
     fn in_place(&self) -> Result<(), LedgerError> {
         Ok(())
+    }
+
+    /// What of its schema was removed by somebody else since it was opened, by kind and name: what needs it
+    /// fails again and again. Costs next to nothing, so it may be asked often.
+    ///
+    /// # Errors
+    /// What the medium said: then nothing is known.
+    async fn missing_parts(&self) -> Result<Vec<String>, LedgerError> {
+        Ok(Vec::new())
     }
 
     /// Reads all that is stored and says what of it is damaged; nothing where the medium looks by itself.

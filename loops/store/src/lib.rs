@@ -30,11 +30,11 @@ pub use ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
     FeedbackOutcome, Ledger, LedgerCounts, OpenPage, OpenTurn, PolicyRecord, PolicyStatus, Publish,
     Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
-    reason_at_record,
+    WaitingTurn, reason_at_record,
 };
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, Keeper,
-    Member, People, PeopleChange, SignIn, Team, TeamChange, User, UserChange, Uses,
+    KeyChange, Member, People, PeopleChange, SignIn, Team, TeamChange, User, UserChange, Uses,
 };
 pub use personal::{
     ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWhat, ForgetWish, Learned,

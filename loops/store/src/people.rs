@@ -50,6 +50,15 @@ pub struct UserChange {
     pub limits: Option<RateLimits>,
 }
 
+/// What changes of a key; none stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyChange {
+    /// Whether its calls are collected although they say `store: false`.
+    pub despite_store_false: Option<bool>,
+    /// Whether log-probs in replies are the model's own where a request does not say, or as configured.
+    pub raw_logprobs: Option<Option<bool>>,
+}
+
 /// Somebody in a team.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -102,6 +111,8 @@ pub struct ApiKey {
     pub limits: RateLimits,
     /// Whether its calls are collected although they say `store: false`.
     pub despite_store_false: bool,
+    /// Whether log-probs in replies are the model's own where a request does not say; none is as configured.
+    pub raw_logprobs: Option<bool>,
     /// When it was made.
     pub created_ms: Millis,
     /// From when on it is refused.
@@ -162,9 +173,8 @@ pub enum PeopleChange {
     ChangeUser(String, UserChange),
     /// A new key; `Taken` if the id is.
     AddKey(ApiKey),
-    /// Whether a key's calls are collected although they say `store: false`; `Missing` if there is no
-    /// such key or it is revoked.
-    KeyDespiteStoreFalse(String, bool),
+    /// Other settings of a key; `Missing` if there is no such key or it is revoked.
+    ChangeKey(String, KeyChange),
     /// A key that is refused from now on; `Missing` if there is none or it is revoked already.
     RevokeKey(String, Millis),
     /// A new key in place of an old one, which ends at the given time; `Missing` if the old one
@@ -190,6 +200,17 @@ pub enum PeopleChange {
     PutMember(String, Member),
     /// A member who is in the team no more; `Missing` if they are not in it.
     DropMember(String, String),
+}
+
+impl PeopleChange {
+    /// Whether a key's calls are collected although they say `store: false`.
+    pub fn despite_store_false(id: &str, despite: bool) -> Self {
+        let change = KeyChange {
+            despite_store_false: Some(despite),
+            ..KeyChange::default()
+        };
+        Self::ChangeKey(id.to_owned(), change)
+    }
 }
 
 /// What became of a change. Only `Done` leaves a trace, in the tables and in the audit log.

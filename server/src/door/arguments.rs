@@ -396,6 +396,26 @@ mod tests {
         }
     }
 
+    /// A form that the model's template does not teach makes no difference.
+    #[test]
+    fn said_texts_of_other_forms_become_what_the_tool_takes() {
+        let glm = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>42</arg_value>\n</tool_call>";
+        let tags = "<function=f>\n<parameter=a>\n42\n</parameter>\n</function>";
+        for (kind, wanted) in [("string", json!("42")), ("integer", json!(42))] {
+            let parameters = json!({"properties": {"a": {"type": kind}}});
+            let tool = json!({"function": {"name": "f", "parameters": parameters}});
+            for text in [glm, tags] {
+                let listening = Listening {
+                    calls: Some(CallStyle::Json),
+                    ..Listening::default()
+                };
+                let arguments = heard(&tool, text, listening);
+                let arguments: Value = serde_json::from_str(&arguments).expect("sound");
+                assert_eq!(arguments, json!({ "a": wanted }), "{text}");
+            }
+        }
+    }
+
     #[test]
     fn arguments_without_a_schema_of_their_own_follow_the_others() {
         let named = json!({"$ref": "#/definitions/a", "$schema": "x", "definitions": {

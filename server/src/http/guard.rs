@@ -114,6 +114,8 @@ pub struct Caller {
     pub allowance: Allowance,
     /// Whether their key says that `store: false` of its calls means nothing.
     pub despite_store_false: bool,
+    /// Whether their key says that log-probs are the model's own, or not, where a request does not say.
+    pub raw_logprobs: Option<bool>,
     /// Who acts, where a keeper does for their agent; the owner is the agent then.
     pub acted_by: Option<String>,
 }
@@ -137,6 +139,7 @@ impl Caller {
             via: Via::Loopback,
             allowance: Allowance::default(),
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         }
     }
@@ -155,6 +158,10 @@ pub enum Shown<'a> {
 
 /// Name of the sign-in's cookie.
 pub const COOKIE: &str = "hone_session";
+/// Name of the cookie by which a device is known after its sign-in has ended.
+const DEVICE_COOKIE: &str = "hone_device";
+/// How long a device is known: half a year.
+const DEVICE_AGE_S: u32 = 15_552_000;
 
 /// What a request shows of who sends it. A key goes before a cookie.
 pub fn shown(headers: &HeaderMap) -> Shown<'_> {
@@ -162,15 +169,23 @@ pub fn shown(headers: &HeaderMap) -> Shown<'_> {
     if let Some(key) = bearer(headers).or(api_key.map(str::trim)) {
         return Shown::Key(key);
     }
+    cookie(headers, COOKIE).map_or(Shown::Nothing, Shown::Cookie)
+}
+
+/// The device on which a request says that somebody signed in before.
+pub fn device(headers: &HeaderMap) -> Option<&str> {
+    cookie(headers, DEVICE_COOKIE)
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let cookies = headers.get_all(header::COOKIE).iter();
     let mut pairs = cookies
         .filter_map(|v| v.to_str().ok())
         .flat_map(|v| v.split(';'))
         .filter_map(|pair| pair.trim().split_once('='));
-    match pairs.find(|(name, _)| *name == COOKIE) {
-        Some((_, token)) => Shown::Cookie(token),
-        None => Shown::Nothing,
-    }
+    pairs
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| value)
 }
 
 /// Whether the browser speaks TLS: by the address it is told to use, to this server itself, or to a
@@ -219,6 +234,15 @@ pub fn fresh_cookie(token: &str, config: &PeopleConfig, by_tls: bool) -> Option<
     let age_s = config.session_absolute_ms / 1_000;
     let cookie =
         format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={age_s}{secure}");
+    HeaderValue::from_str(&cookie).ok()
+}
+
+/// Hands the browser the cookie of its device, which is sent where somebody signs in and nowhere else.
+pub fn device_cookie(token: &str, by_tls: bool) -> Option<HeaderValue> {
+    let secure = if by_tls { "; Secure" } else { "" };
+    let cookie = format!(
+        "{DEVICE_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/v1/auth; Max-Age={DEVICE_AGE_S}{secure}"
+    );
     HeaderValue::from_str(&cookie).ok()
 }
 
@@ -296,6 +320,7 @@ impl Guard {
             via: Via::Loopback,
             allowance: Allowance::default(),
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         })
     }
@@ -320,6 +345,7 @@ impl Guard {
                 ..Allowance::default()
             },
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         })
     }
@@ -427,7 +453,16 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 /// The name in `name:port` or `[address]:port`.
 fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or_default();
+        let is_port = |end: &str| {
+            let port = end
+                .strip_prefix(':')
+                .unwrap_or(if end.is_empty() { "" } else { "?" });
+            port.bytes().all(|b| b.is_ascii_digit())
+        };
+        return match rest.split_once(']') {
+            Some((name, end)) if is_port(end) => name,
+            _ => host,
+        };
     }
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,

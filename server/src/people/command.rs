@@ -1,5 +1,4 @@
-//! `hone user`, `hone key`, `hone audit`: people from the command line, beside a running server or
-//! without one.
+//! `hone user`, `hone key`, `hone audit`: people from the command line, also beside a running server.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
@@ -524,6 +523,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
                 hash,
                 limits: limits.rates(),
                 despite_store_false,
+                raw_logprobs: None,
                 created_ms: desk.now_ms,
                 expires_ms: days.map(|days| desk.now_ms + i64::from(days) * DAY_MS),
                 revoked_ms: None,
@@ -536,7 +536,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
             at_desk(&place, async |desk| desk.rotate(&id).await)?;
         }
         KeyCommand::DespiteStoreFalse { id, answer, place } => at_desk(&place, async |desk| {
-            let change = PeopleChange::KeyDespiteStoreFalse(id.clone(), answer);
+            let change = PeopleChange::despite_store_false(&id, answer);
             let detail = json!({"despite_store_false": answer});
             match desk.change(change, ("key.change", &id), detail).await? {
                 Changed::Done => Ok(()),

@@ -124,6 +124,7 @@ impl Directory {
             via: Via::Session,
             allowance: Allowance::default(),
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         };
         let detail = json!({"role": user.role.as_str(), "by": invite.by});

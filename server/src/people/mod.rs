@@ -13,9 +13,10 @@ pub mod links;
 pub mod meter;
 pub mod oidc;
 pub mod secrets;
+mod sign_in;
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -36,6 +37,7 @@ use groups::Groups;
 use known::{Known, Memory, Recall};
 use oidc::Tokens;
 use secrets::Cost;
+use sign_in::Place;
 
 /// Longest that somebody waits for others' secrets to be hashed.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,8 +57,8 @@ pub struct Directory {
     hashing: Arc<Semaphore>,
     /// Keys have places of their own: who signs in does not hold up who has one.
     hashing_keys: Arc<Semaphore>,
-    /// By name and address: who tries elsewhere locks nobody out here.
-    names: Mutex<Attempts<(String, IpAddr)>>,
+    /// By name and place: who tries elsewhere locks nobody out here.
+    names: Mutex<Attempts<(String, Place)>>,
     /// By name alone, for those who never signed in under it from where they are.
     everywhere: Mutex<Attempts<String>>,
     /// Who signed in from where since the start.
@@ -75,6 +77,8 @@ pub struct Directory {
 pub struct Signed {
     /// The cookie's value.
     pub token: String,
+    /// The value of the cookie by which this device is known from now on.
+    pub device: String,
     /// Whose.
     pub caller: Caller,
 }
@@ -276,6 +280,7 @@ impl Directory {
                     ..Allowance::default()
                 },
                 despite_store_false: stored.despite_store_false,
+                raw_logprobs: stored.raw_logprobs,
                 acted_by: None,
             },
         }))
@@ -319,70 +324,6 @@ impl Directory {
         }))
     }
 
-    /// Checks name and password and signs in.
-    pub async fn sign_in(
-        &self,
-        peer: IpAddr,
-        (name, password): (&str, String),
-    ) -> Result<Signed, ApiError> {
-        let now_ms = self.now_ms();
-        let address = counted(peer);
-        // Texts that are no names of accounts are counted as one, however long and many they are.
-        let tried = if is_name(name) { name } else { "" }.to_owned();
-        let here = (tried.clone(), address);
-        // Whoever signed in from this address before is not kept out by what others try elsewhere, and
-        // neither is who sits at this machine.
-        let is_known = peer.to_canonical().is_loopback() || locked(&self.welcome).contains(&here);
-        let waits = [
-            locked(&self.names).wait_ms(&here, now_ms),
-            locked(&self.addresses).wait_ms(&address, now_ms),
-            locked(&self.everywhere)
-                .wait_ms(&tried, now_ms)
-                .filter(|_| !is_known),
-        ];
-        if let Some(wait_ms) = waits.into_iter().flatten().max() {
-            return Err(too_many(wait_ms));
-        }
-        // Before the password is looked at, which takes a while: others try meanwhile.
-        let is_full = locked(&self.names).failed(&here, now_ms)
-            | locked(&self.addresses).failed(&address, now_ms)
-            | locked(&self.everywhere).failed(&tried, now_ms);
-        let found = self.user_with(name, password).await;
-        if !matches!(found, Ok(None)) {
-            locked(&self.names).take_back(&here);
-            locked(&self.addresses).take_back(&address);
-            locked(&self.everywhere).take_back(&tried);
-        }
-        let Some(user) = found? else {
-            if is_full {
-                let entry = AuditEntry {
-                    at_ms: now_ms,
-                    actor: String::new(),
-                    act: "sign_in.blocked".to_owned(),
-                    object: shown(name),
-                    detail: json!({"address": address.to_string()}),
-                };
-                self.store
-                    .record(&entry)
-                    .await
-                    .map_err(|e| store_error(&e))?;
-            }
-            return Err(wrong_password());
-        };
-        locked(&self.names).succeeded(&here);
-        self.welcome_from(here);
-        self.begin_session(user).await
-    }
-
-    /// Remembers who signed in from where.
-    fn welcome_from(&self, here: (String, IpAddr)) {
-        let mut welcome = locked(&self.welcome);
-        if welcome.len() >= self.config.remembered_max {
-            welcome.clear();
-        }
-        welcome.insert(here);
-    }
-
     /// The account with that name and password, if there is one.
     async fn user_with(&self, name: &str, password: String) -> Result<Option<User>, ApiError> {
         let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
@@ -400,6 +341,7 @@ impl Directory {
     /// Begins a session of somebody who has just shown who they are.
     pub async fn begin_session(&self, user: User) -> Result<Signed, ApiError> {
         let token = secrets::new_token().map_err(|e| secret_error(&e))?;
+        let device = secrets::new_device(&user).map_err(|e| secret_error(&e))?;
         let now_ms = self.now_ms();
         let change = PeopleChange::SignIn(SignIn {
             token: secrets::digest(&token),
@@ -412,7 +354,11 @@ impl Directory {
         // It outdates nothing of what is remembered of others.
         match self.store.change(&change, &entry).await {
             Err(error) => Err(store_error(&error)),
-            Ok(Changed::Done) => Ok(Signed { token, caller }),
+            Ok(Changed::Done) => Ok(Signed {
+                token,
+                device,
+                caller,
+            }),
             Ok(_) => Err(wrong_password()),
         }
     }
@@ -421,7 +367,7 @@ impl Directory {
     pub async fn check_password(&self, name: &str, password: String) -> Result<bool, ApiError> {
         let now_ms = self.now_ms();
         // Whoever asks has signed in: their tries are counted apart from those of strangers.
-        let own = (name.to_owned(), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let own = (name.to_owned(), Place::SignedIn);
         if let Some(wait_ms) = locked(&self.names).wait_ms(&own, now_ms) {
             return Err(too_many(wait_ms));
         }
@@ -487,6 +433,7 @@ fn caller_of(user: User) -> Caller {
             ..Allowance::default()
         },
         despite_store_false: false,
+        raw_logprobs: None,
         acted_by: None,
     }
 }

@@ -161,6 +161,7 @@ impl Tokens {
             via: Via::Key,
             allowance: Allowance::default(),
             despite_store_false: false,
+            raw_logprobs: None,
             acted_by: None,
         })
     }

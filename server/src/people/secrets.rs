@@ -3,6 +3,7 @@
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version};
 use hone_domain::Digest;
+use hone_store::User;
 use sha2::{Digest as _, Sha256};
 
 /// Begin of every key.
@@ -78,6 +79,35 @@ pub fn csrf(token: &str) -> String {
     hash.update(b"hone csrf\0");
     hash.update(token.as_bytes());
     Digest(hash.finalize().into()).to_hex()
+}
+
+/// A token by which a device is known on which this account signed in.
+pub fn new_device(user: &User) -> Result<String, SecretError> {
+    let number = new_token()?;
+    let proof = device_proof(user, &number).to_hex();
+    Ok(format!("{number}.{proof}"))
+}
+
+/// The device of such a token, where it was made for this account and its present password.
+pub fn device_of(user: &User, token: &str) -> Option<Digest> {
+    let (number, proof) = token.split_once('.')?;
+    let known = device_proof(user, number).to_hex();
+    let is_ours = number.len() == SECRET_SIGNS && same(known.as_bytes(), proof.as_bytes());
+    is_ours.then(|| digest(token))
+}
+
+/// Only who knows the stored hash can make it. Every part has one length, so none can be moved into another.
+fn device_proof(user: &User, number: &str) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update(b"hone device\0");
+    for part in [
+        user.password.as_deref().unwrap_or_default(),
+        &user.name,
+        number,
+    ] {
+        hash.update(digest(part).0);
+    }
+    Digest(hash.finalize().into())
 }
 
 /// Compares without an early end.

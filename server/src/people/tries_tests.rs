@@ -4,7 +4,7 @@
 
 use hone_domain::RateLimits;
 use hone_runtime::ManualClock;
-use hone_store::{SqliteConfig, SqliteLedger};
+use hone_store::{SqliteConfig, SqliteLedger, UserChange};
 
 use super::*;
 use crate::http::testing::defaults;
@@ -61,8 +61,19 @@ impl Rig {
 
     /// What comes of a try: `in`, `wrong`, or `wait`.
     async fn tries(&self, from: &str, name: &str, password: &str) -> &'static str {
+        self.tries_on(from, None, (name, password)).await
+    }
+
+    /// The same on a device.
+    async fn tries_on(
+        &self,
+        from: &str,
+        device: Option<&str>,
+        (name, password): (&str, &str),
+    ) -> &'static str {
+        let from = (from.parse().unwrap(), device);
         let sent = (name, password.to_owned());
-        match self.people.sign_in(from.parse().unwrap(), sent).await {
+        match self.people.sign_in(from, sent).await {
             Ok(_) => "in",
             Err(ApiError::Credentials { .. }) => "wrong",
             Err(ApiError::Limited { .. }) => "wait",
@@ -99,6 +110,66 @@ async fn who_tries_elsewhere_locks_out_nobody_who_is_known_here() {
     assert_eq!(rig.tries("192.0.2.1", "ann", RIGHT).await, "wait");
     rig.clock.advance(rig.people.config().attempts_window_ms);
     assert_eq!(rig.tries("203.0.113.1", "ann", RIGHT).await, "in");
+}
+
+/// Behind a proxy that nobody named everybody has the proxy's address.
+#[tokio::test]
+async fn who_guesses_at_the_same_address_locks_out_no_device_that_is_known() {
+    const PROXY: &str = "127.0.0.1";
+    let rig = Rig::new(&["ann", "bob"]).await;
+    let sign_in = async |name: &str| {
+        let from = (PROXY.parse().unwrap(), None);
+        let signed = rig.people.sign_in(from, (name, RIGHT.to_owned())).await;
+        signed.unwrap().device
+    };
+    let (ann, bob) = (sign_in("ann").await, sign_in("bob").await);
+    for name in ["ann", "bob", "c1", "c2", "c3", "c4", "c5"] {
+        for _ in 0..=TRIES {
+            rig.tries(PROXY, name, "guess").await;
+        }
+    }
+    assert_eq!(rig.tries(PROXY, "ann", RIGHT).await, "wait");
+    let forged = format!("{}.{}", &ann[..52], &bob[53..]);
+    let rows = [
+        (ann.as_str(), "in", "her own"),
+        (bob.as_str(), "wait", "another's"),
+        (forged.as_str(), "wait", "forged"),
+        ("", "wait", "empty"),
+        (&ann[..60], "wait", "cut"),
+    ];
+    for (device, wanted, why) in rows {
+        let came = rig.tries_on(PROXY, Some(device), ("ann", RIGHT)).await;
+        assert_eq!(came, wanted, "{why}");
+    }
+    // A device has no more tries than anybody else.
+    for _ in 0..TRIES {
+        let came = rig.tries_on(PROXY, Some(&ann), ("ann", "guess")).await;
+        assert_eq!(came, "wrong");
+    }
+    let came = rig.tries_on(PROXY, Some(&ann), ("ann", RIGHT)).await;
+    assert_eq!(came, "wait");
+    // A new password ends what was known under the old one.
+    rig.clock.advance(rig.people.config().attempts_window_ms);
+    let changed = UserChange {
+        password: Some(secrets::hash("another horse", Cost::KEY).unwrap()),
+        ..UserChange::default()
+    };
+    let entry = AuditEntry {
+        at_ms: 0,
+        actor: String::new(),
+        act: "user.password".to_owned(),
+        object: "ann".to_owned(),
+        detail: json!({}),
+    };
+    let change = PeopleChange::ChangeUser("ann".to_owned(), changed);
+    rig.people.change(&change, &entry).await.unwrap();
+    for _ in 0..TRIES {
+        rig.tries(PROXY, "ann", "guess").await;
+    }
+    let came = rig
+        .tries_on(PROXY, Some(&ann), ("ann", "another horse"))
+        .await;
+    assert_eq!(came, "wait");
 }
 
 #[tokio::test]

@@ -872,7 +872,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Signs in; the reply sets the cookie `hone_session`. */
+        /** Signs in; the reply sets the cookies `hone_session` and `hone_device`. */
         post: operations["sign_in"];
         delete?: never;
         options?: never;
@@ -1069,7 +1069,10 @@ export interface paths {
         delete: operations["revoke_key"];
         options?: never;
         head?: never;
-        /** Says whether the calls of one's own key are collected although they say `store: false`. */
+        /**
+         * Says whether the calls of one's own key are collected although they say `store: false`, and which log-probs
+         *     their replies have.
+         */
         patch: operations["change_key"];
         trace?: never;
     };
@@ -1739,7 +1742,7 @@ export interface components {
             logprobs_mode?: string | null;
             /**
              * Format: int64
-             * @description How many alternatives to report per token of the prompt, 0 to 20; not in a stream.
+             * @description How many alternatives to report per token of the prompt, 0 to 20.
              */
             prompt_logprobs?: number | null;
             /** @description Whether each choice has SGLang's `meta_info`. */
@@ -1761,6 +1764,8 @@ export interface components {
         Captured: {
             /** @description SGLang's summary. */
             meta_info?: Record<string, never> | null;
+            /** @description Per token of the prompt its log-prob and the alternatives', by token id; of a chat they stand at the top. */
+            prompt_logprobs?: (Record<string, never> | null)[] | null;
             /** @description The prompt's tokens, where a choice is to have them. */
             prompt_token_ids?: components["schemas"]["u32"][] | null;
             /** @description The same in SGLang's spelling, in a whole reply. */
@@ -2596,9 +2601,14 @@ export interface components {
         KeyPatch: {
             /**
              * @description Whether its calls are collected although they say `store: false`, where the caller's consent is
-             *     `full`.
+             *     `full`; stays if absent.
              */
-            despite_store_false: boolean;
+            despite_store_false?: boolean | null;
+            /**
+             * @description Which log-probs replies have where a request does not say: `raw_logprobs`, `processed_logprobs`, or
+             *     `default`, which is as configured; stays if absent.
+             */
+            logprobs_mode?: string | null;
         };
         /** @description A key. The key itself stands in the reply that makes it, and never again. */
         KeyReply: {
@@ -2616,6 +2626,8 @@ export interface components {
             key?: string | null;
             /** @description Its own limits. */
             limits: Record<string, never>;
+            /** @description Which log-probs replies have where a request does not say; null is as configured. */
+            logprobs_mode?: string | null;
             /** @description What its owner calls it. */
             name: string;
             /** @description Always `key`. */
@@ -2642,6 +2654,11 @@ export interface components {
              */
             expires_ms?: number | null;
             limits?: components["schemas"]["LimitFields"] | null;
+            /**
+             * @description Which log-probs replies have where a request does not say: `raw_logprobs`, `processed_logprobs`, or
+             *     `default`, which is as configured.
+             */
+            logprobs_mode?: string | null;
             /** @description What its owner calls it. */
             name: string;
             /** @description At most one's own role; `user` if absent. */
@@ -3682,8 +3699,6 @@ export interface components {
              */
             index: number;
             logprobs?: components["schemas"]["TextLogprobs"] | null;
-            /** @description Per token of the prompt its log-prob and the alternatives', by token id, where asked for. */
-            prompt_logprobs?: (Record<string, never> | null)[] | null;
             /** @description The completion, or what is added to it. */
             text: string;
         };

@@ -132,7 +132,7 @@ impl Binding {
 }
 
 /// A turn that requests may continue.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PendingTurn {
     /// The turn.
     pub turn: TurnId,

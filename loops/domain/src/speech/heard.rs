@@ -1,6 +1,6 @@
 //! A whole completion, or a text that a client sent back.
 
-use super::loose::calls_in;
+use super::loose::{Anything, calls_in};
 use super::{
     CALL_OPEN, CallStyle, Called, FUNCTION_OPEN, Listener, Listening, PYTHON_TAG, Part,
     THINK_CLOSE, THINK_OPEN,
@@ -84,7 +84,7 @@ impl Heard {
         if !heard.calls.is_empty() {
             return heard;
         }
-        match calls_in(after, &|_| true, true) {
+        match calls_in(after, &Anything, true) {
             Some((at, calls)) => Self {
                 reasoning: String::new(),
                 content: after[..at].trim().to_owned(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::python::{called, python_call};
-use super::{Called, Functions, Part, members};
+use super::{Called, Functions, Part, guessed, members};
 
 /// Longest text that is held back for what it may turn out to be.
 const HELD_BYTES_MAX: usize = 64 * 1_024;
@@ -128,7 +128,7 @@ impl Loose {
 
     /// The answer is over: what was held back is calls, or content.
     pub(super) fn finish(&mut self, is_single: bool, out: &mut Vec<Part>) {
-        let found = calls_in(&self.held, &meant(&*self.functions), self.is_line_begun);
+        let found = calls_in(&self.held, &*self.functions, self.is_line_begun);
         let Some((before, mut calls)) = found else {
             return self.release(out);
         };
@@ -176,8 +176,26 @@ fn begin_of(text: &str, mut is_line_begun: bool) -> Option<usize> {
 
 /// Whether a call is one: of a function that there is, with arguments that it takes. Other data may be shaped
 /// like a call.
-fn meant(functions: &dyn Functions) -> impl Fn(&Called) -> bool {
-    move |call| functions.has(&call.name) && functions.takes(&call.name, &call.arguments)
+fn is_meant(call: &Called, functions: &dyn Functions) -> bool {
+    functions.has(&call.name) && functions.takes(&call.name, &call.arguments)
+}
+
+/// Any function, of which nothing is known: a text that a client sent back.
+#[derive(Debug)]
+pub(super) struct Anything;
+
+impl Functions for Anything {
+    fn has(&self, _function: &str) -> bool {
+        true
+    }
+
+    fn is_text(&self, _function: &str, _name: &str) -> bool {
+        false
+    }
+
+    fn json(&self, _function: &str, _name: &str, text: &str) -> String {
+        guessed(text)
+    }
 }
 
 /// Whether a held text can no longer be calls, whatever follows.
@@ -193,7 +211,7 @@ fn is_over(held: &str, functions: &dyn Functions) -> bool {
         let Some((inner, behind)) = inner.split_once(FENCE) else {
             return begins_otherwise(inner.trim_start(), functions);
         };
-        return all_calls(inner, &meant(functions)).is_none() || may_not_follow(behind);
+        return all_calls(inner, functions).is_none() || may_not_follow(behind);
     }
     if FENCE.starts_with(held) {
         return false;
@@ -206,9 +224,7 @@ fn is_over(held: &str, functions: &dyn Functions) -> bool {
     }
     match object_end(held) {
         None => begins_otherwise(held, functions),
-        Some(end) => {
-            all_calls(&held[..end], &meant(functions)).is_none() || may_not_follow(&held[end..])
-        }
+        Some(end) => all_calls(&held[..end], functions).is_none() || may_not_follow(&held[end..]),
     }
 }
 
@@ -281,13 +297,13 @@ fn object_end(text: &str) -> Option<usize> {
 /// The calls that a text ends with, and where they begin. None where it ends with anything else.
 pub(super) fn calls_in(
     text: &str,
-    is_call: &dyn Fn(&Called) -> bool,
+    functions: &dyn Functions,
     is_line_begun: bool,
 ) -> Option<(usize, Vec<Called>)> {
     let (mut from, mut is_line_begun) = (0, is_line_begun);
     while let Some(at) = begin_of(&text[from..], is_line_begun) {
         let at = from + at;
-        if let Some(calls) = all_calls(&text[at..], is_call) {
+        if let Some(calls) = all_calls(&text[at..], functions) {
             return Some((at, calls));
         }
         let first = text[at..].chars().next().map_or(1, char::len_utf8);
@@ -298,7 +314,7 @@ pub(super) fn calls_in(
 }
 
 /// The calls that a text consists of.
-fn all_calls(text: &str, is_call: &dyn Fn(&Called) -> bool) -> Option<Vec<Called>> {
+fn all_calls(text: &str, functions: &dyn Functions) -> Option<Vec<Called>> {
     let mut calls = Vec::new();
     let mut rest = text;
     loop {
@@ -307,14 +323,14 @@ fn all_calls(text: &str, is_call: &dyn Fn(&Called) -> bool) -> Option<Vec<Called
         if rest.is_empty() {
             break;
         }
-        let (more, behind) = some_calls(rest)?;
+        let (more, behind) = some_calls(rest, functions)?;
         calls.extend(more);
         rest = behind;
         if calls.len() > CALLS_MAX {
             return None;
         }
     }
-    let is_known = !calls.is_empty() && calls.iter().all(is_call);
+    let is_known = !calls.is_empty() && calls.iter().all(|call| is_meant(call, functions));
     is_known.then_some(calls)
 }
 
@@ -338,7 +354,7 @@ fn without_ends(mut text: &str) -> &str {
 }
 
 /// The calls at the beginning of a text, and what is behind them.
-fn some_calls(text: &str) -> Option<(Vec<Called>, &str)> {
+fn some_calls<'t>(text: &'t str, functions: &dyn Functions) -> Option<(Vec<Called>, &'t str)> {
     if let Some(rest) = text.strip_prefix(FENCE) {
         let (name, inner) = rest.split_once('\n')?;
         if !FENCE_NAMES.contains(&name.trim()) {
@@ -346,7 +362,7 @@ fn some_calls(text: &str) -> Option<(Vec<Called>, &str)> {
         }
         // Where the answer ends, so may its fence.
         let (inner, behind) = inner.split_once(FENCE).unwrap_or((inner, ""));
-        let calls = all_calls(inner, &|_| true)?;
+        let calls = all_calls(inner, functions)?;
         return Some((calls, behind));
     }
     if let Some(rest) = text.strip_prefix("[TOOL_CALLS]") {
@@ -363,14 +379,14 @@ fn some_calls(text: &str) -> Option<(Vec<Called>, &str)> {
         }
     }
     if text.starts_with(super::FUNCTION_OPEN) {
-        return xml_function(text);
+        return xml_function(text, functions);
     }
     if let Some(rest) = text.strip_prefix(super::CALL_OPEN) {
         let rest = rest.trim_start();
         return match rest.chars().next()? {
             '{' | '[' => values(rest),
-            '<' => xml_function(rest),
-            _ => glm(rest),
+            '<' => xml_function(rest, functions),
+            _ => glm(rest, functions),
         };
     }
     for mark in [MARKS[6], MARKS[7]] {
@@ -488,14 +504,14 @@ fn mistral(text: &str) -> Option<(Vec<Called>, &str)> {
 }
 
 /// `<function=name><parameter=key>value</parameter></function>`.
-fn xml_function(text: &str) -> Option<(Vec<Called>, &str)> {
+fn xml_function<'t>(text: &'t str, functions: &dyn Functions) -> Option<(Vec<Called>, &'t str)> {
     let end = text.find(super::FUNCTION_CLOSE)? + super::FUNCTION_CLOSE.len();
-    let call = super::parameters::parse(&text[..end], &super::Named(Arc::default()))?;
+    let call = super::parameters::parse(&text[..end], functions)?;
     Some((vec![call], &text[end..]))
 }
 
 /// `name<arg_key>key</arg_key><arg_value>value</arg_value>`.
-fn glm(text: &str) -> Option<(Vec<Called>, &str)> {
+fn glm<'t>(text: &'t str, functions: &dyn Functions) -> Option<(Vec<Called>, &'t str)> {
     let end = text.find(['\n', '<'])?;
     let name = text[..end].trim();
     let (mut rest, mut arguments) = (text[end..].trim_start(), Map::new());
@@ -503,8 +519,12 @@ fn glm(text: &str) -> Option<(Vec<Called>, &str)> {
         let (key, behind) = key.split_once("</arg_key>")?;
         let value = behind.trim_start().strip_prefix("<arg_value>")?;
         let (value, behind) = value.split_once("</arg_value>")?;
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-        arguments.insert(key.trim().to_owned(), value);
+        let key = key.trim();
+        let value = match functions.is_text(name, key) {
+            true => Value::from(value),
+            false => serde_json::from_str(&functions.json(name, key, value)).ok()?,
+        };
+        arguments.insert(key.to_owned(), value);
         rest = behind.trim_start();
     }
     // A name alone is a call where the call is closed behind it.

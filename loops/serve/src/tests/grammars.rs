@@ -337,3 +337,26 @@ fn slow_masks_stall_nobody_else() {
     });
     assert!(unhindered, "slow masks stalled others each time");
 }
+
+/// An object that can begin with any of so many names.
+fn wide(properties: usize) -> String {
+    let names: Vec<String> = (0..properties).map(|n| format!("\"p{n}\": {{}}")).collect();
+    let names = names.join(", ");
+    format!("%json {{\"type\": \"object\", \"properties\": {{{names}}}}}")
+}
+
+#[test]
+fn a_completion_whose_grammar_goes_no_further_ends_as_if_it_were_cut() {
+    let world = World::new();
+    let lark = format!("start: (\"ab\" | \"bc\") {}", wide(9_000));
+    let said = world.complete(held(&lark, 3));
+    assert_eq!(said.stop, StopReason::Length);
+    assert!(
+        ["ab{", "bc{"].contains(&said.text.as_str()),
+        "{:?}",
+        said.text
+    );
+    // Whoever comes next is answered.
+    let next = world.complete(held(CHOICE, 4));
+    assert_eq!(next.stop, StopReason::EndToken);
+}

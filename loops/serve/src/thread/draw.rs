@@ -22,6 +22,11 @@ pub(crate) fn draw_all(
     for (index, row) in rows {
         match running[*index].take_mask() {
             Ok(()) => ready.push((*index, *row)),
+            // Somebody has read its beginning: it ends as where a limit cuts it.
+            Err(error) if running[*index].completion_tokens() > 0 => {
+                tracing::warn!(%error, "a completion ends where its grammar could be followed no further");
+                went.push((*index, Ok(Some(StopReason::Length))));
+            }
             Err(error) => went.push((*index, Err(error))),
         }
     }

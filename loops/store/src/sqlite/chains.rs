@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use sqlx::{Row as _, SqliteConnection};
 
 use super::fault::Fault;
-use super::many::{self, Script};
+use super::many::Script;
 use crate::codec::{tokens_from_bytes, tokens_to_bytes};
 
 /// Prompt tokens per shared block.
@@ -203,18 +203,17 @@ pub(super) async fn load_messages(
         .collect()
 }
 
-/// The messages that end in each of many nodes, in few calls; none of a node with one that cannot be read.
+/// The messages that end in each of many nodes, in one call; none of a node with one that cannot be read.
 pub(super) async fn load_many_messages(
     connection: &mut SqliteConnection,
-    nodes: &[i64],
+    mut nodes: Vec<i64>,
 ) -> Result<HashMap<i64, Option<Vec<Message>>>, Fault> {
-    let mut nodes = nodes.to_vec();
     nodes.sort_unstable();
     nodes.dedup();
-    let rows = many::each(
-        connection,
+    let rows = sqlx::query(
         "with recursive path (node, parent_number, message_number, depth) as (
-             select number, parent_number, message_number, 0 from histories where number = ?
+             select number, parent_number, message_number, 0 from histories
+             where number in (select value from json_each(?))
              union all
              select path.node, histories.parent_number, histories.message_number, path.depth + 1
              from path join histories on histories.number = path.parent_number
@@ -222,9 +221,9 @@ pub(super) async fn load_many_messages(
          select node, messages.body from path
          join messages on messages.number = path.message_number
          order by path.depth desc",
-        &nodes,
-        |values, node| values.bind(*node),
-    );
+    )
+    .bind(serde_json::to_string(&nodes)?)
+    .fetch_all(connection);
     let mut found: HashMap<i64, Option<Vec<Message>>> = HashMap::with_capacity(nodes.len());
     for row in rows.await? {
         let messages = found

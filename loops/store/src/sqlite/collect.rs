@@ -415,29 +415,15 @@ pub(super) async fn record_feedback(
             .bind(&feedback.turn.0.as_bytes()[..])
             .fetch_optional(&mut *connection)
             .await?;
-    if let Some((_, owner, _)) = &turn
-        && *owner != feedback.owner
-    {
-        return Ok(FeedbackOutcome::NotYours);
-    }
+    let is_foreign = turn
+        .as_ref()
+        .is_some_and(|(_, owner, _)| *owner != feedback.owner);
     // Also while the turn is still there to be removed: no judge reads it any more.
-    if consent::was_forgotten(connection, feedback.turn).await? {
+    if is_foreign || consent::was_forgotten(connection, feedback.turn).await? {
+        store_and_undo(connection, feedback).await?;
         return Ok(FeedbackOutcome::NotYours);
     }
-    let replaced = match &feedback.client_id {
-        None => false,
-        Some(client_id) => {
-            let done = sqlx::query(
-                "delete from feedback where turn_id = ? and owner = ? and client_id = ?",
-            )
-            .bind(&feedback.turn.0.as_bytes()[..])
-            .bind(&feedback.owner)
-            .bind(client_id.as_bytes())
-            .execute(&mut *connection)
-            .await?;
-            done.rows_affected() > 0
-        }
-    };
+    let replaced = replace(connection, feedback).await?;
     let stored = store_feedback(connection, feedback).await?;
     let Some((turn, _, is_trained)) = turn else {
         if stored {
@@ -455,6 +441,43 @@ pub(super) async fn record_feedback(
         FeedbackOutcome::Replaced
     } else {
         FeedbackOutcome::Stored
+    })
+}
+
+/// What is said of another's turn is not kept, and takes as long as if it were: the time of a reply, or a full
+/// disk, would tell such a turn from one that does not exist.
+async fn store_and_undo(
+    connection: &mut SqliteConnection,
+    feedback: &Feedback,
+) -> Result<(), Fault> {
+    sqlx::query("savepoint foreign_feedback")
+        .execute(&mut *connection)
+        .await?;
+    replace(connection, feedback).await?;
+    if store_feedback(connection, feedback).await? {
+        early::note(connection, feedback).await?;
+    }
+    for statement in ["rollback to foreign_feedback", "release foreign_feedback"] {
+        sqlx::query(statement).execute(&mut *connection).await?;
+    }
+    Ok(())
+}
+
+/// Removes what the same client said of the turn under the same id; whether there was any.
+async fn replace(connection: &mut SqliteConnection, feedback: &Feedback) -> Result<bool, Fault> {
+    Ok(match &feedback.client_id {
+        None => false,
+        Some(client_id) => {
+            let done = sqlx::query(
+                "delete from feedback where turn_id = ? and owner = ? and client_id = ?",
+            )
+            .bind(&feedback.turn.0.as_bytes()[..])
+            .bind(&feedback.owner)
+            .bind(client_id.as_bytes())
+            .execute(&mut *connection)
+            .await?;
+            done.rows_affected() > 0
+        }
     })
 }
 

@@ -56,6 +56,47 @@ impl Case {
     }
 }
 
+/// A reply that came without a write, or that no full disk could stop, would tell another's turn from one that
+/// does not exist.
+#[tokio::test]
+async fn what_is_said_of_another_s_turn_is_written_like_any_and_leaves_nothing() {
+    let case = case().await;
+    let turn = case.world.turn();
+    case.world.record(&turn).await;
+    let mark = || {
+        let file = case._folder.path().join("ledger.db");
+        super::mark::read(&file).unwrap()
+    };
+    let said = |owner: &str, client_id: Option<&str>| {
+        let mut feedback = case.world.feedback(&turn, -1.0);
+        feedback.owner = owner.into();
+        feedback.comment = Some("Quixomarvel".repeat(1_000));
+        feedback.client_id = client_id.map(Into::into);
+        feedback
+    };
+    for feedback in [
+        said("other", None),
+        said("other", Some("a")),
+        said("other", Some("a")),
+    ] {
+        let before = mark();
+        case.say(&feedback).await;
+        assert_eq!(mark(), before + 1);
+    }
+    assert_eq!(case.numbers().await, (vec![], vec![]));
+    // Nor is anything of it in the log.
+    let log = std::fs::read(case._folder.path().join("ledger.db-wal")).unwrap();
+    let found = log.windows(11).any(|bytes| bytes == b"Quixomarvel");
+    assert!(!found);
+    // A turn that is not on record takes the same single write, and is kept.
+    let mut unknown = said("other", None);
+    unknown.turn = case.world.turn().id;
+    let before = mark();
+    case.say(&unknown).await;
+    assert_eq!(mark(), before + 1);
+    assert_eq!(case.numbers().await.1.len(), 1);
+}
+
 #[tokio::test]
 async fn what_waited_for_its_turn_before_is_found() {
     let case = case().await;

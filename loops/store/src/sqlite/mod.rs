@@ -42,6 +42,7 @@ mod version_calls;
 mod versions;
 mod views;
 mod watch;
+mod whole;
 mod wishes;
 mod writer;
 
@@ -109,6 +110,8 @@ pub struct SqliteLedger {
     mover: Arc<Mover>,
     /// Where its files are.
     place: Place,
+    /// Whether somebody changed the schema.
+    schema: whole::Looked,
     /// Wishes to be forgotten up to this number are older than this process.
     older_forgets: i64,
     /// The place of who plans what a wish would do, one at a time: a plan has a connection and lists of
@@ -133,6 +136,7 @@ impl SqliteLedger {
             readers: opened.readers,
             mover: Mover::new(opened.mover),
             place: opened.place,
+            schema: whole::Looked::default(),
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
@@ -153,6 +157,7 @@ impl SqliteLedger {
             readers: opened.readers,
             mover: Mover::new(opened.mover),
             place: opened.place,
+            schema: whole::Looked::default(),
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
@@ -466,6 +471,11 @@ impl Ledger for SqliteLedger {
 
     fn in_place(&self) -> Result<(), LedgerError> {
         self.place.check()
+    }
+
+    async fn missing_parts(&self) -> Result<Vec<String>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(self.schema.missing(&mut moment).await)
     }
 
     async fn damage(&self) -> Result<Vec<String>, LedgerError> {

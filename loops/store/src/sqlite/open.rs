@@ -1,6 +1,5 @@
 //! Opening the file: owner's lock, settings, schema.
 
-use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -11,14 +10,13 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
-use tokio::sync::OnceCell;
 
 use super::fault::{Fault, migration_fault};
 use super::mark::{self, Mark};
 use super::place::{self, Place, folder_of};
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
-use super::{leases, wishes};
+use super::{leases, whole, wishes};
 use crate::LedgerError;
 
 /// "HONE" in ASCII, as the first migration sets it.
@@ -53,9 +51,6 @@ impl SqliteConfig {
         }
     }
 }
-
-/// Most missing parts of a schema that are named.
-const MISSING_SHOWN_MAX: usize = 5;
 
 /// Prepared texts that the writer keeps; those of small batches come in many lengths.
 const WRITER_STATEMENTS: usize = 256;
@@ -131,7 +126,7 @@ async fn check_same(config: &SqliteConfig, file: &Path) -> Result<(), Fault> {
         .fetch_one(&mut connection)
         .await?;
     if version == known_version() {
-        check_complete(&mut connection, file).await?;
+        whole::check_complete(&mut connection, file).await?;
         connection.close().await?;
         return Ok(());
     }
@@ -348,55 +343,9 @@ pub(super) async fn prepare(options: SqliteConnectOptions, file: &Path) -> Resul
         .run(&mut connection)
         .await
         .map_err(|error| migration_fault(error, file))?;
-    check_complete(&mut connection, file).await?;
+    whole::check_complete(&mut connection, file).await?;
     connection.close().await?;
     Ok(())
-}
-
-/// Tables, indexes and triggers, by kind and name.
-type Parts = BTreeSet<(String, String)>;
-
-async fn parts(connection: &mut SqliteConnection) -> Result<Parts, Fault> {
-    let parts: Vec<(String, String)> =
-        sqlx::query_as("select type, name from sqlite_schema where name not like 'sqlite_%'")
-            .fetch_all(connection)
-            .await?;
-    Ok(parts.into_iter().collect())
-}
-
-/// What every ledger of this schema has: the parts of an empty one, made once in memory.
-async fn whole() -> Result<&'static Parts, Fault> {
-    static WHOLE: OnceCell<Parts> = OnceCell::const_new();
-    let made = WHOLE.get_or_try_init(|| async {
-        let mut empty = SqliteConnectOptions::new()
-            .in_memory(true)
-            .connect()
-            .await?;
-        let made = MIGRATIONS.run(&mut empty).await;
-        made.map_err(|error| migration_fault(error, Path::new(":memory:")))?;
-        parts(&mut empty).await
-    });
-    made.await
-}
-
-/// Refuses a ledger that lacks a part of its schema: what needs it would fail again and again.
-async fn check_complete(connection: &mut SqliteConnection, file: &Path) -> Result<(), Fault> {
-    let found = parts(connection).await?;
-    let missing: Vec<String> = whole()
-        .await?
-        .difference(&found)
-        .take(MISSING_SHOWN_MAX)
-        .map(|(kind, name)| format!("{kind} {name}"))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(Fault::Ledger(LedgerError::Unusable(format!(
-        "the ledger {} lacks {}, which another program must have removed; restore a backup \
-         (`hone restore`), or move the file away and recover what can be read with sqlite3's .recover",
-        file.display(),
-        missing.join(", ")
-    ))))
 }
 
 async fn check_ours(connection: &mut SqliteConnection, file: &Path) -> Result<(), Fault> {

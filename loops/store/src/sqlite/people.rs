@@ -10,14 +10,15 @@ use super::rows::digest;
 use super::teams;
 use super::texts::{text, unsigned};
 use crate::people::{
-    ApiKey, AuditEntry, Changed, Invite, Keeper, PeopleChange, SignIn, User, UserChange, Uses,
+    ApiKey, AuditEntry, Changed, Invite, Keeper, KeyChange, PeopleChange, SignIn, User, UserChange,
+    Uses,
 };
 
 const USER: &str = "select users.name, role, password, users.disabled, users.limits, keeper,
                     teams.name as keeper_team, users.created_ms, signed_in_ms
                     from users left join teams on teams.number = users.keeper_team";
-const KEY: &str = "select id, owner, label, role, hash, limits, despite_store_false, created_ms, \
-                   expires_ms, revoked_ms, used_ms";
+const KEY: &str = "select id, owner, label, role, hash, limits, despite_store_false, raw_logprobs, \
+                   created_ms, expires_ms, revoked_ms, used_ms";
 
 /// Does a change and records it, or does neither.
 pub(super) async fn change(
@@ -29,9 +30,7 @@ pub(super) async fn change(
         PeopleChange::AddUser(new) => add_user(connection, new).await?,
         PeopleChange::ChangeUser(name, change) => change_user(connection, name, change).await?,
         PeopleChange::AddKey(new) => add_key(connection, new).await?,
-        PeopleChange::KeyDespiteStoreFalse(id, despite) => {
-            change_key(connection, id, *despite).await?
-        }
+        PeopleChange::ChangeKey(id, wanted) => change_key(connection, id, *wanted).await?,
         PeopleChange::RevokeKey(id, now_ms) => revoke_key(connection, id, *now_ms).await?,
         PeopleChange::RotateKey(old, new, ends_ms) => {
             rotate_key(connection, (old, new), *ends_ms).await?
@@ -134,9 +133,9 @@ async fn change_user(
 async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Changed, Fault> {
     let added = sqlx::query(
         "insert into api_keys (
-             id, owner, label, role, hash, limits, despite_store_false, created_ms, expires_ms,
-             revoked_ms, used_ms
-         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing",
+             id, owner, label, role, hash, limits, despite_store_false, raw_logprobs, created_ms,
+             expires_ms, revoked_ms, used_ms
+         ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing",
     )
     .bind(&new.id)
     .bind(&new.owner)
@@ -145,6 +144,7 @@ async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Chan
     .bind(&new.hash)
     .bind(serde_json::to_string(&new.limits)?)
     .bind(new.despite_store_false)
+    .bind(new.raw_logprobs)
     .bind(new.created_ms)
     .bind(new.expires_ms)
     .bind(new.revoked_ms)
@@ -160,12 +160,16 @@ async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Chan
 async fn change_key(
     connection: &mut SqliteConnection,
     id: &str,
-    despite_store_false: bool,
+    change: KeyChange,
 ) -> Result<Changed, Fault> {
     let changed = sqlx::query(
-        "update api_keys set despite_store_false = ? where id = ? and revoked_ms is null",
+        "update api_keys set despite_store_false = coalesce(?, despite_store_false),
+             raw_logprobs = iif(?, ?, raw_logprobs)
+         where id = ? and revoked_ms is null",
     )
-    .bind(despite_store_false)
+    .bind(change.despite_store_false)
+    .bind(change.raw_logprobs.is_some())
+    .bind(change.raw_logprobs.flatten())
     .bind(id)
     .execute(connection)
     .await?;
@@ -311,6 +315,7 @@ fn key_of(row: &SqliteRow) -> Result<ApiKey, Fault> {
         hash: row.try_get("hash")?,
         limits: serde_json::from_str(row.try_get("limits")?)?,
         despite_store_false: row.try_get("despite_store_false")?,
+        raw_logprobs: row.try_get("raw_logprobs")?,
         created_ms: row.try_get("created_ms")?,
         expires_ms: row.try_get("expires_ms")?,
         revoked_ms: row.try_get("revoked_ms")?,

@@ -1,7 +1,5 @@
 //! Rows back into the domain's nouns.
 
-use std::collections::HashMap;
-
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
     Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition,
@@ -10,9 +8,9 @@ use hone_domain::{
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
+use super::chains;
 use super::fault::{Fault, corrupt};
 use super::texts::{named, some_text, text, unsigned};
-use super::{chains, many};
 use crate::codec::{
     experts_from_bytes, floats_from_bytes, kept_from_bytes, sampling_from_bytes, spans_from_bytes,
     tokens_from_bytes,
@@ -105,38 +103,6 @@ pub(super) async fn load_turn(
         .ok_or_else(|| corrupt(format!("no payload of turn number {number}")))?;
     let messages = chains::load_messages(connection, row.try_get("history_number")?).await?;
     with_prompt(connection, (&row, messages)).await
-}
-
-/// Many turns in few calls, in the order of their numbers; each by itself may be one that cannot be read.
-pub(super) async fn load_turns(
-    connection: &mut SqliteConnection,
-    numbers: &[i64],
-) -> Result<Vec<Result<(Turn, Fate), Fault>>, Fault> {
-    let found = many::each(connection, TURN, numbers, |values, number| {
-        values.bind(*number)
-    });
-    let found = found.await?;
-    let mut rows: HashMap<i64, &SqliteRow> = HashMap::with_capacity(found.len());
-    let mut nodes = Vec::with_capacity(found.len());
-    for row in &found {
-        rows.insert(row.try_get("number")?, row);
-        nodes.extend(row.try_get::<Option<i64>, _>("history_number")?);
-    }
-    let messages = chains::load_many_messages(connection, &nodes).await?;
-    let mut turns = Vec::with_capacity(numbers.len());
-    for number in numbers {
-        let Some(row) = rows.get(number) else {
-            turns.push(Err(corrupt(format!("no payload of turn number {number}"))));
-            continue;
-        };
-        let node: Option<i64> = row.try_get("history_number")?;
-        let known = node.and_then(|node| messages.get(&node));
-        turns.push(match known.cloned().unwrap_or(Some(Vec::new())) {
-            Some(messages) => with_prompt(connection, (row, messages)).await,
-            None => Err(corrupt(format!("a message of turn number {number}"))),
-        });
-    }
-    Ok(turns)
 }
 
 /// The turn of a row and its messages; reads the blocks of its prompt.

@@ -35,6 +35,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0021_scope_counts"
     "0022_wishes"
     "0023_commits"
+    "0024_key_logprobs"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

@@ -131,6 +131,11 @@ async fn a_start_leaves_it_out_and_the_watch_reads_past_it() {
     let open = case.ledger.open_turns(1).await.unwrap();
     assert_eq!(open.len(), 1);
     assert_eq!(open[0].turn.id, turns[0].id);
+    // Tokens are not needed before somebody continues the turn.
+    let page = case.ledger.open_page(10, None, 10).await.unwrap();
+    let waiting: Vec<_> = page.turns.iter().map(|waiting| waiting.turn.turn).collect();
+    assert_eq!(waiting, [turns[0].id, turns[1].id]);
+    assert_eq!((page.seen, page.next), (turns.len(), None));
     let news = case.ledger.watch_news(WatchPlace::default(), 10).await;
     let news = news.unwrap();
     // The first, and the one whose text alone is spoiled; the last has nothing to be read past.

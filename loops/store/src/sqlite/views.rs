@@ -1,15 +1,16 @@
 //! What people look at.
 
-use hone_domain::{PolicyVersion, Reason, Scope, Stage, TurnId};
+use std::collections::HashMap;
+
+use hone_domain::{Message, PendingTurn, PolicyVersion, Reason, Role, Scope, Stage, TurnId};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::{Fault, corrupt};
-use super::policies;
-use super::rows;
-use super::texts::{limit, unsigned};
+use super::texts::{limit, named, some_text, text, unsigned};
 use super::unreadable::{self, readable};
-use crate::ledger::{LedgerCounts, OpenPage, OpenTurn, TurnRow, TurnView};
+use super::{chains, policies, rows};
+use crate::ledger::{LedgerCounts, OpenPage, OpenTurn, TurnRow, TurnView, WaitingTurn};
 
 pub(super) async fn open_turns(
     connection: &mut SqliteConnection,
@@ -45,45 +46,96 @@ pub(super) async fn open_turns(
     Ok(open)
 }
 
+/// A page of waiting turns without their tokens, which are most of what is stored of a turn.
+const WAITING: &str =
+    "select turns.number, turns.id, group_id, sessions.id as session_id, session_key, parent_id,
+            turns.owner, scopes.name as scope, kind, history_number, completion_text,
+            checks is not null as is_checked, finished_ms, turn_payloads.turn_number as payload, exists (
+                select 1 from feedback
+                where feedback.turn_id = turns.id and feedback.owner = turns.owner
+            ) as has_feedback
+     from turns indexed by turns_open
+     left join turn_payloads on turn_payloads.turn_number = turns.number
+     left join sessions on sessions.number = turns.session_number
+     left join scopes on scopes.number = turns.scope_number
+     where stage = 'awaiting_next_state' and turns.number >= coalesce(?1, (
+         select min(number) from (
+             select number from turns indexed by turns_open
+             where stage = 'awaiting_next_state' order by number desc limit ?2
+         )
+     ))
+     order by turns.number limit ?3";
+
 pub(super) async fn open_page(
     connection: &mut SqliteConnection,
     newest: usize,
     (from, most): (Option<i64>, usize),
 ) -> Result<OpenPage, Fault> {
-    let rows: Vec<(i64, bool)> = sqlx::query_as(
-        "select number, exists (
-             select 1 from feedback
-             where feedback.turn_id = turns.id and feedback.owner = turns.owner
-         )
-         from turns indexed by turns_open
-         where stage = 'awaiting_next_state' and number >= coalesce(?1, (
-             select min(number) from (
-                 select number from turns indexed by turns_open
-                 where stage = 'awaiting_next_state' order by number desc limit ?2
-             )
-         ))
-         order by number limit ?3",
-    )
-    .bind(from)
-    .bind(limit(newest))
-    .bind(limit(most))
-    .fetch_all(&mut *connection)
-    .await?;
-    let is_full = rows.len() >= most;
+    let rows = sqlx::query(WAITING)
+        .bind(from)
+        .bind(limit(newest))
+        .bind(limit(most))
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut nodes = Vec::with_capacity(rows.len());
+    for row in &rows {
+        nodes.extend(
+            row.try_get::<Option<i64>, _>("history_number")
+                .unwrap_or_default(),
+        );
+    }
+    let messages = chains::load_many_messages(connection, nodes).await?;
     let mut page = OpenPage {
         turns: Vec::with_capacity(rows.len()),
         seen: rows.len(),
-        next: rows.last().filter(|_| is_full).map(|(last, _)| last + 1),
+        next: None,
     };
-    let numbers: Vec<i64> = rows.iter().map(|(number, _)| *number).collect();
-    let turns = rows::load_turns(connection, &numbers).await?;
-    for ((number, has_feedback), turn) in rows.into_iter().zip(turns) {
-        match readable(turn)? {
-            Some((turn, _)) => page.turns.push(OpenTurn { turn, has_feedback }),
+    for row in &rows {
+        let number: i64 = row.try_get("number")?;
+        page.next = (rows.len() >= most).then_some(number + 1);
+        match readable(waiting_turn(row, &messages))? {
+            Some(turn) => page.turns.push(turn),
             None => unreadable::skip(connection, number).await?,
         }
     }
     Ok(page)
+}
+
+fn waiting_turn(
+    row: &SqliteRow,
+    messages: &HashMap<i64, Option<Vec<Message>>>,
+) -> Result<WaitingTurn, Fault> {
+    let optional = |name| row.try_get::<Option<&[u8]>, _>(name);
+    let payload: Option<i64> = row.try_get("payload")?;
+    payload.ok_or_else(|| corrupt("no payload of a waiting turn"))?;
+    let messages = match row.try_get::<Option<i64>, _>("history_number")? {
+        Some(node) => {
+            let known = messages.get(&node).cloned().flatten();
+            known.ok_or_else(|| corrupt("a message of a waiting turn"))?
+        }
+        None => Vec::new(),
+    };
+    let turn = PendingTurn {
+        turn: rows::turn_id(row.try_get("id")?)?,
+        session: rows::session_id(row.try_get("session_id")?)?,
+        session_key: some_text(row.try_get("session_key")?)?,
+        owner: row.try_get("owner")?,
+        scope: rows::scope(row.try_get("scope")?)?,
+        messages,
+        completion: Message::text(Role::Assistant, text(row.try_get("completion_text")?)?),
+        parent: optional("parent_id")?.map(rows::turn_id).transpose()?,
+        kind: named(row.try_get("kind")?)?,
+        // What was cut off does not wait, and whatever follows ends the waiting.
+        delivered: true,
+        continued: false,
+        ended_ms: row.try_get("finished_ms")?,
+    };
+    Ok(WaitingTurn {
+        turn,
+        group: optional("group_id")?.map(rows::group_id).transpose()?,
+        is_checked: row.try_get("is_checked")?,
+        has_feedback: row.try_get("has_feedback")?,
+    })
 }
 
 pub(super) async fn turn(

@@ -1,12 +1,13 @@
 //! Cases of recording.
 
 use hone_domain::{
-    Completion, Fate, GroupId, Message, PolicyVersion, Reason, Role, Sampling, Stage, StopReason,
-    ToolCall, Turn, TurnId, TurnKind, VersionSpan,
+    Check, Completion, Fate, GroupId, Message, PendingTurn, PolicyVersion, Reason, Role, Sampling,
+    Stage, StopReason, ToolCall, Turn, TurnId, TurnKind, Verifier, VersionSpan,
 };
 use uuid::Uuid;
 
 use super::world::{ALL, World, ids};
+use crate::WaitingTurn;
 
 const OPEN: Fate = Fate::Pending {
     stage: Stage::AwaitingNextState,
@@ -302,6 +303,47 @@ pub(super) async fn open_turns_are_newest_first(world: &World) {
     assert_eq!(world.ledger.open_turns(2).await.expect("read").len(), 2);
 }
 
+pub(super) async fn a_page_has_what_a_start_needs(world: &World) {
+    let (mut first, mut checked) = (world.turn(), world.turn());
+    first.session_key = Some("a key".into());
+    first.group = Some(GroupId(Uuid::from_u128(7)));
+    checked.parent = Some(first.id);
+    checked.session = first.session;
+    checked.messages.push(Message::text(Role::User, "And now?"));
+    checked.admission.checks = vec![Check {
+        name: "exit".into(),
+        verifier: Verifier::ExitCode {},
+    }];
+    let turns = [first, checked];
+    world.ledger.record_turns(&turns).await.expect("recorded");
+    let feedback = world.feedback(&turns[0], 1.0);
+    let stored = world.ledger.record_feedback(&feedback).await;
+    stored.expect("recorded");
+    let page = world.ledger.open_page(ALL, None, ALL).await.expect("read");
+    assert_eq!(page.turns.len(), turns.len());
+    for (waiting, turn) in page.turns.iter().zip(&turns) {
+        let expected = PendingTurn {
+            turn: turn.id,
+            session: turn.session,
+            session_key: turn.session_key.clone(),
+            owner: turn.owner.clone(),
+            scope: turn.scope.clone(),
+            messages: turn.messages.clone(),
+            completion: turn.completion_message(),
+            parent: turn.parent,
+            kind: turn.kind,
+            delivered: true,
+            continued: false,
+            ended_ms: turn.finished_ms,
+        };
+        assert_eq!(waiting.turn, expected);
+        assert_eq!(waiting.group, turn.group);
+    }
+    let marks = |waiting: &WaitingTurn| (waiting.is_checked, waiting.has_feedback);
+    let marks: Vec<_> = page.turns.iter().map(marks).collect();
+    assert_eq!(marks, [(false, true), (true, false)]);
+}
+
 pub(super) async fn open_turns_come_in_pages(world: &World) {
     let turns: Vec<Turn> = (0..7).map(|_| world.turn()).collect();
     world.ledger.record_turns(&turns).await.expect("recorded");
@@ -316,14 +358,14 @@ pub(super) async fn open_turns_come_in_pages(world: &World) {
             let page = page.expect("read");
             assert!(page.turns.len() <= limit, "{newest} {limit}");
             seen += page.seen;
-            found.extend(page.turns.into_iter().map(|open| open.turn));
+            found.extend(page.turns.into_iter().map(|waiting| waiting.turn.turn));
             from = page.next;
             if from.is_none() {
                 break;
             }
         }
         let skipped = expected.len().saturating_sub(newest);
-        assert_eq!(ids(&found), expected[skipped..], "{newest} {limit}");
+        assert_eq!(found, expected[skipped..], "{newest} {limit}");
         assert_eq!(seen, found.len());
     }
 }

@@ -88,6 +88,7 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         collect::only_open_turns_are_settled,
         collect::open_turns_are_newest_first,
         collect::open_turns_come_in_pages,
+        collect::a_page_has_what_a_start_needs,
         feedback::it_may_come_before_its_turn,
         feedback::what_is_early_is_kept_for_an_hour,
         feedback::a_clock_that_goes_back_keeps_nothing_for_ever,

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::teams;
 use super::world::NOW;
 use crate::{
-    AUDIT_ORIGIN, ApiKey, AuditEntry, AuditQuery, Changed, Invite, People, PeopleChange, SignIn,
-    User, UserChange, Uses,
+    AUDIT_ORIGIN, ApiKey, AuditEntry, AuditQuery, Changed, Invite, KeyChange, People, PeopleChange,
+    SignIn, User, UserChange, Uses,
 };
 
 /// Runs every case; `make` returns an empty store each time.
@@ -53,6 +53,7 @@ fn key(id: &str, owner: &str) -> ApiKey {
         hash: "phc".into(),
         limits: RateLimits::default(),
         despite_store_false: false,
+        raw_logprobs: None,
         created_ms: NOW,
         expires_ms: None,
         revoked_ms: None,
@@ -128,13 +129,27 @@ async fn keys_live_and_end(people: &dyn People) {
     assert_eq!(people.keys(None).await.expect("read").len(), 3);
 
     let revision = people.revision().await.expect("read");
-    done(
-        people,
-        PeopleChange::KeyDespiteStoreFalse("k3".into(), true),
-    )
-    .await;
-    let changed = people.key("k3").await.expect("read").expect("kept");
-    assert!(changed.despite_store_false);
+    let despite = KeyChange {
+        despite_store_false: Some(true),
+        ..KeyChange::default()
+    };
+    let raw = |raw| KeyChange {
+        raw_logprobs: Some(raw),
+        ..KeyChange::default()
+    };
+    for (wanted, settings) in [
+        (despite, (true, None)),
+        (raw(Some(true)), (true, Some(true))),
+        (KeyChange::default(), (true, Some(true))),
+        (raw(None), (true, None)),
+    ] {
+        done(people, PeopleChange::ChangeKey("k3".into(), wanted)).await;
+        let changed = people.key("k3").await.expect("read").expect("kept");
+        assert_eq!(
+            (changed.despite_store_false, changed.raw_logprobs),
+            settings
+        );
+    }
     assert!(people.revision().await.expect("read") > revision);
 
     let uses = Uses {
@@ -146,7 +161,7 @@ async fn keys_live_and_end(people: &dyn People) {
     for id in ["k1", "gone"] {
         let again = PeopleChange::RevokeKey(id.into(), NOW + 11);
         assert_eq!(change(people, again).await, Changed::Missing, "{id}");
-        let late = PeopleChange::KeyDespiteStoreFalse(id.into(), true);
+        let late = PeopleChange::ChangeKey(id.into(), despite);
         assert_eq!(change(people, late).await, Changed::Missing, "{id}");
     }
     let revoked = people.key("k1").await.expect("read").expect("kept");

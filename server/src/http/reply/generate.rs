@@ -115,6 +115,9 @@ impl Telling {
         if let Some(hone) = hone {
             event["hone"] = json!(hone);
             event["usage"] = json!(self.frame.usage(self.begun, self.sampled));
+            if let Some(scored) = self.frame.scored_of(0) {
+                event["prompt_logprobs"] = json!(scored);
+            }
         }
         sse::event(&event)
     }

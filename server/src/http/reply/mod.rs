@@ -214,6 +214,10 @@ impl Frame {
                 .experts
                 .then(|| experts(completion, self.experts_chosen)),
             meta_info: wants.meta_info.then(|| self.meta_info(at, ended)),
+            prompt_logprobs: match self.dialect {
+                Dialect::Text => self.scored_of(at).cloned(),
+                _ => None,
+            },
         }
     }
 
@@ -224,6 +228,7 @@ impl Frame {
             prompt_token_ids: token_ids.then(|| self.prompt_of(0).to_vec()),
             token_logprobs: token_ids
                 .then(|| self.logprobs_of(ended).iter().copied().map(told).collect()),
+            prompt_logprobs: self.scored_of(0).cloned(),
             ..self.captured((0, 0), ended)
         }
     }

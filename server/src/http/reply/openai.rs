@@ -147,7 +147,6 @@ fn text_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
         logprobs,
         finish_reason: Some(finish_reason),
         captured,
-        prompt_logprobs: frame.scored_of(at).cloned(),
     }
 }
 
@@ -230,6 +229,7 @@ impl Teller for Chunks {
                     self.chat_chunk(vec![self.chat_choice(at, delta, Aside::default())]);
                 let is_first = at == 0 && self.frame.capture.token_ids;
                 chunk.prompt_token_ids = is_first.then(|| self.frame.prompt_of(0));
+                chunk.prompt_logprobs = self.frame.scored_of(0).filter(|_| at == 0);
                 out.push_back(sse::event(&chunk));
             }
         }
@@ -372,7 +372,6 @@ impl Chunks {
             captured: aside.captured(),
             logprobs: aside.logprob.map(|one| self.text_logprobs(&[one], offset)),
             finish_reason: None,
-            prompt_logprobs: None,
         };
         out.push_back(sse::event(&self.text_chunk(vec![choice])));
     }
@@ -445,7 +444,6 @@ impl Chunks {
                     logprobs: (!rest.is_empty()).then(|| self.text_logprobs(&rest, chars)),
                     finish_reason,
                     captured,
-                    prompt_logprobs: None,
                 }])
             }),
         });
@@ -460,6 +458,7 @@ impl Chunks {
             system_fingerprint: &self.fingerprint,
             choices,
             prompt_token_ids: None,
+            prompt_logprobs: None,
             usage: self.frame.include_usage.then_some(None),
             hone: None,
         }

@@ -63,8 +63,7 @@ pub async fn create_message(
     grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let stops = talk.stops.clone();
     let stream = body.message.stream.unwrap_or(false);
-    let how = (stream, Dialect::Messages);
-    let capture = capture_of((&http, door), &body.capture, how, &mut ignored)?;
+    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
     talk.captures(capture);
     let wants = Wants {
         stream,

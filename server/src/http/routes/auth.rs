@@ -12,7 +12,9 @@ use serde_json::json;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::guard::{Caller, Shown, Via, ended_cookie, fresh_cookie, is_by_tls, shown};
+use crate::http::guard::{
+    Caller, Shown, Via, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls, shown,
+};
 use crate::http::wire::body::read_json;
 use crate::http::wire::people::{
     InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
@@ -65,7 +67,10 @@ fn signed(http: &Http, signed: &Signed, by_tls: bool) -> Response {
     let me = me_of(http, &signed.caller, Some(&signed.token));
     let mut response = Json(me).into_response();
     if let Some(cookie) = fresh_cookie(&signed.token, http.people.config(), by_tls) {
-        response.headers_mut().insert(header::SET_COOKIE, cookie);
+        response.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    if let Some(cookie) = device_cookie(&signed.device, by_tls) {
+        response.headers_mut().append(header::SET_COOKIE, cookie);
     }
     response
 }
@@ -74,7 +79,7 @@ pub(super) fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
     is_by_tls((&http.config, http.people.config()), (asked.peer, headers))
 }
 
-/// Signs in; the reply sets the cookie `hone_session`.
+/// Signs in; the reply sets the cookies `hone_session` and `hone_device`.
 #[utoipa::path(
     post,
     path = "/v1/auth/sign-in",
@@ -96,10 +101,14 @@ pub async fn sign_in(
     request: Request,
 ) -> Result<Response, ApiError> {
     let by_tls = by_tls(&http, &asked, request.headers());
+    let device = device(request.headers()).map(str::to_owned);
     let body: SignInRequest = of_strangers(&http, request).await?;
     let entry = http
         .people
-        .sign_in(asked.client, (&body.name, body.password))
+        .sign_in(
+            (asked.client, device.as_deref()),
+            (&body.name, body.password),
+        )
         .await?;
     Ok(signed(&http, &entry, by_tls))
 }

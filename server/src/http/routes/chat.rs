@@ -63,8 +63,7 @@ pub async fn chat_completions(
     );
     grant(door, wishes, (&mut talk, &mut ignored))?;
     let stream = body.chat.stream.unwrap_or(false);
-    let how = (stream, Dialect::Chat);
-    let capture = capture_of((&http, door), &body.capture, how, &mut ignored)?;
+    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
     talk.captures(capture);
     let wants = Wants {
         stream,

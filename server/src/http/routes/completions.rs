@@ -101,8 +101,7 @@ pub(super) async fn begin(
     };
     let (shape, _) = wanted.shape(door, asked.caller.counts_as()).await?;
     let stream = body.text.stream.unwrap_or(false);
-    let how = (stream, dialect);
-    let capture = capture_of((http, door), &body.capture, how, &mut ignored)?;
+    let capture = capture_of((http, door), &asked.caller, &body.capture, &mut ignored)?;
     let how = (policy, shape, capture);
     let (plans, logprobs) = plans((http, door), how, (&body, &wish, asked))?;
     let wants = Wants {

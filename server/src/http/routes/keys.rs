@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{Millis, RateLimits, UserRole};
-use hone_store::{ApiKey, Changed, PeopleChange};
+use hone_store::{ApiKey, Changed, KeyChange, PeopleChange};
 use serde_json::{Value, json};
 
 use super::Reply;
@@ -15,7 +15,9 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::Caller;
-use crate::http::wire::people::{KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_role};
+use crate::http::wire::people::{
+    KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_role,
+};
 use crate::people::secrets::{self, Cost};
 use crate::people::{audit, expiry, store_error};
 
@@ -102,6 +104,7 @@ pub async fn make_key(
         role,
         limits: limits_for(&http, caller, wanted),
         despite_store_false: body.despite_store_false.unwrap_or(false),
+        raw_logprobs: parse_logprobs(body.logprobs_mode.as_deref())?.flatten(),
         expires_ms: body.expires_ms,
     };
     let (stored, key) = fresh(&http, wanted).await?;
@@ -120,6 +123,7 @@ struct Wanted {
     role: UserRole,
     limits: RateLimits,
     despite_store_false: bool,
+    raw_logprobs: Option<bool>,
     expires_ms: Option<Millis>,
 }
 
@@ -135,6 +139,7 @@ async fn fresh(http: &Http, wanted: Wanted) -> Result<(ApiKey, String), ApiError
         hash: http.people.hash(made.key.clone(), Cost::KEY).await?,
         limits: wanted.limits,
         despite_store_false: wanted.despite_store_false,
+        raw_logprobs: wanted.raw_logprobs,
         created_ms: http.people.now_ms(),
         expires_ms: wanted.expires_ms,
         revoked_ms: None,
@@ -263,6 +268,7 @@ pub async fn rotate_key(
         role: old.role,
         limits: old.limits,
         despite_store_false: old.despite_store_false,
+        raw_logprobs: old.raw_logprobs,
         expires_ms: old.expires_ms,
     };
     let (stored, key) = fresh(&http, wanted).await?;
@@ -274,7 +280,8 @@ pub async fn rotate_key(
     Ok((StatusCode::CREATED, Json(reply)))
 }
 
-/// Says whether the calls of one's own key are collected although they say `store: false`.
+/// Says whether the calls of one's own key are collected although they say `store: false`, and which log-probs
+/// their replies have.
 #[utoipa::path(
     patch,
     path = "/v1/keys/{id}",
@@ -300,9 +307,24 @@ pub async fn change_key(
 ) -> Reply<KeyReply> {
     let body: KeyPatch = strict(&http, request).await?;
     let mut key = own(&http, &asked.caller, &id).await?;
-    key.despite_store_false = body.despite_store_false;
-    let change = PeopleChange::KeyDespiteStoreFalse(id.clone(), body.despite_store_false);
-    let detail = json!({"despite_store_false": body.despite_store_false});
+    let wanted = KeyChange {
+        despite_store_false: body.despite_store_false,
+        raw_logprobs: parse_logprobs(body.logprobs_mode.as_deref())?,
+    };
+    let mut detail = json!({});
+    if let Some(despite) = wanted.despite_store_false {
+        key.despite_store_false = despite;
+        detail["despite_store_false"] = json!(despite);
+    }
+    if let Some(raw) = wanted.raw_logprobs {
+        key.raw_logprobs = raw;
+        detail["logprobs_mode"] = json!(body.logprobs_mode);
+    }
+    if detail == json!({}) {
+        let why = "say despite_store_false or logprobs_mode: nothing else of a key changes";
+        return Err(ApiError::invalid("despite_store_false", why));
+    }
+    let change = PeopleChange::ChangeKey(id.clone(), wanted);
     done(&http, &asked.caller, (change, "key.change", &id), detail).await?;
     Ok(Json(KeyReply::of(key, None)))
 }

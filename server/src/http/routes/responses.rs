@@ -72,8 +72,7 @@ pub async fn create_response(
     let (mut talk, next_from, aliases) = talk((&http, door), said, &mut ignored)?;
     grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
     let stream = body.response.stream.unwrap_or(false);
-    let how = (stream, Dialect::Responses);
-    let capture = capture_of((&http, door), &body.capture, how, &mut ignored)?;
+    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
     talk.captures(capture);
     let wants = Wants {
         stream,

@@ -11,10 +11,13 @@ use crate::door::{
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
+use crate::http::guard::Caller;
 use crate::http::lists;
 use crate::http::reply::{Dialect, Frame, Merged};
 use crate::http::sse;
-use crate::http::wire::capture::{Capture, CaptureFields, PromptLogprobs, prompt_logprobs};
+use crate::http::wire::capture::{
+    Capture, CaptureFields, PromptLogprobs, mode_of, prompt_logprobs,
+};
 use crate::http::wire::foreign::Aliases;
 use crate::http::wire::formats::ShapeFields;
 use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole_number};
@@ -128,25 +131,17 @@ pub(super) fn sampling_of(
     fields.sampling(&bounds, high.rotate_left(32) ^ low)
 }
 
-/// What a trainer asks for, as far as it has an effect here. Log-probs of a prompt stand in the replies of
-/// chat and text completions alone.
+/// What a trainer asks for, as far as it has an effect here. A key's word goes before the configuration's.
 pub(super) fn capture_of(
     (http, door): (&Http, &Door),
+    caller: &Caller,
     fields: &CaptureFields,
-    (stream, dialect): (bool, Dialect),
     ignored: &mut Vec<String>,
 ) -> Result<Capture, ApiError> {
     let chosen = door.backend.capabilities().experts_chosen;
-    let mode = &http.config.logprobs_mode;
-    let capture = fields.checked(mode, (stream, chosen), ignored)?;
-    let has_place = !matches!(dialect, Dialect::Responses | Dialect::Messages);
-    if capture.prompt_logprobs.is_some() && !has_place {
-        return Err(ApiError::unsupported(
-            "prompt_logprobs",
-            "`prompt_logprobs` is not supported here: use /v1/chat/completions or /v1/completions",
-        ));
-    }
-    Ok(capture)
+    let of_key: Option<&str> = caller.raw_logprobs.map(mode_of);
+    let mode = of_key.unwrap_or(&http.config.logprobs_mode);
+    fields.checked(mode, chosen, ignored)
 }
 
 /// Whether a stream ends with its usage.
@@ -366,7 +361,8 @@ pub(super) async fn admit(
     let scoring: Vec<Ask> = opened.iter_mut().filter_map(|o| o.scoring.take()).collect();
     let choices = opened.iter_mut().flat_map(|o| o.choices.drain(..));
     let mut merged = Merged::new(choices.collect());
-    let begun = match wants.stream {
+    // What stands in the first event has to be known.
+    let begun = match wants.stream && scoring.is_empty() {
         true => timeout(sse::HEARTBEAT, merged.begin()).await.ok(),
         false => Some(merged.begin().await),
     };

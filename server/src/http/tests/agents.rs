@@ -547,7 +547,10 @@ async fn stored_items_are_found_by_their_ids() {
         .await
         .unwrap();
     let ids = first["output"].as_array().unwrap().iter();
-    let references = ids.map(|item| json!({"type": "item_reference", "id": item["id"]}));
+    let references = ids.enumerate().map(|(at, item)| match at % 2 {
+        0 => json!({"type": "item_reference", "id": item["id"]}),
+        _ => json!({"id": item["id"]}),
+    });
     let mut input = vec![json!({"role": "user", "content": "hi"})];
     input.extend(references);
     input.push(json!({"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "sunny"}));
@@ -650,6 +653,7 @@ async fn housekeeping_is_a_side_turn_and_nobodys_next_state() {
     let mut compacted = history.as_array().unwrap().clone();
     compacted.push(json!({"role": "user", "content": compaction}));
     let retold = "### Task:\nSuggest tags.\n### Chat History:\n<chat_history>\nUSER: hi\nASSISTANT: ok\n</chat_history>";
+    let emoji = "Your task is to reflect the speaker's likely facial expression through a fitting emoji.\n\nMessage: ```hi```";
     let rows = [
         (
             MESSAGES,
@@ -669,6 +673,11 @@ async fn housekeeping_is_a_side_turn_and_nobodys_next_state() {
         (
             RESPONSES,
             json!({"input": compacted, "tools": [{"type": "function", "name": "f"}]}),
+            TurnKind::Side,
+        ),
+        (
+            CHAT,
+            json!({"messages": [{"role": "user", "content": emoji}]}),
             TurnKind::Side,
         ),
         (CHAT, json!({}), TurnKind::Main),

@@ -3,7 +3,7 @@
 use hone_domain::{PolicyChoice, StopReason};
 use serde_json::{Value, json};
 
-use crate::http::testing::{END, Recorder, Reply, Script, Stage};
+use crate::http::testing::{END, Recorder, Reply, Script, Stage, read, request};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -69,6 +69,50 @@ async fn log_probs_are_those_sampled_from_and_raw_on_demand() {
         let (reply, _stage) = post(path, json!({"logprobs_mode": "odd"})).await;
         assert_eq!(reply.status, 400, "{path}: {}", reply.text);
         assert!(reply.text.contains("raw_logprobs"), "{}", reply.text);
+    }
+}
+
+/// A request's word goes before its key's, and that before the configuration's.
+#[tokio::test]
+async fn a_key_says_which_log_probs_its_replies_have() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let send = async |(method, path): (&str, &str), key: &str, body: Value| {
+        let bearer = format!("Bearer {key}");
+        let headers = [
+            ("content-type", "application/json"),
+            ("authorization", bearer.as_str()),
+        ];
+        let request = request(method, path, &headers).body(body.to_string().into());
+        read(stage.send(request.unwrap()).await).await
+    };
+    let wanted = json!({"name": "trainer", "logprobs_mode": "raw_logprobs"});
+    let made = send(("POST", "/v1/keys"), "developer", wanted).await.json();
+    assert_eq!(made["logprobs_mode"], "raw_logprobs", "{made}");
+    let (key, id) = (made["key"].as_str().unwrap(), made["id"].as_str().unwrap());
+    let path = format!("/v1/keys/{id}");
+    let first = async |fields: Value| {
+        stage.script([Script::Say(vec!["a", "b"], StopReason::EndToken)]);
+        let body = serde_json::from_str(&body(CHAT, &fields)).unwrap();
+        let reply = send(("POST", CHAT), key, body).await;
+        reply.json()["choices"][0]["logprobs"]["content"][0]["logprob"].clone()
+    };
+    let asked = || json!({"logprobs": true});
+    let processed = json!({"logprobs": true, "logprobs_mode": "processed_logprobs"});
+    let (raw, sampled) = (first(asked()).await, first(processed).await);
+    assert_eq!((&raw, &sampled), (&json!(-0.5), &json!(-0.25)));
+    for (mode, shown, told) in [
+        ("processed_logprobs", json!("processed_logprobs"), &sampled),
+        ("raw", json!("raw_logprobs"), &raw),
+        ("default", Value::Null, &sampled),
+    ] {
+        let patch = json!({ "logprobs_mode": mode });
+        let changed = send(("PATCH", &path), "developer", patch).await.json();
+        assert_eq!(changed["logprobs_mode"], shown, "{changed}");
+        assert_eq!(first(asked()).await, *told, "{mode}");
+    }
+    for wrong in [json!({}), json!({"logprobs_mode": "some"})] {
+        let refused = send(("PATCH", &path), "developer", wrong).await;
+        assert_eq!(refused.status, 400, "{}", refused.text);
     }
 }
 
@@ -204,15 +248,49 @@ async fn log_probs_of_the_prompt() {
     let chat = told(CHAT, json!({"prompt_logprobs": 0})).await;
     assert_eq!(chat["prompt_logprobs"].as_array().map(Vec::len), Some(18));
     for (path, fields) in [
-        (CHAT, json!({"prompt_logprobs": 1, "stream": true})),
         (CHAT, json!({"prompt_logprobs": 21})),
-        (RESPONSES, json!({"prompt_logprobs": 1})),
-        (MESSAGES, json!({"prompt_logprobs": 1})),
+        (TEXT, json!({"prompt_logprobs": -1, "stream": true})),
+        (RESPONSES, json!({"prompt_logprobs": 21})),
+        (MESSAGES, json!({"prompt_logprobs": "all"})),
     ] {
         let (reply, stage) = post(path, fields).await;
         assert_eq!(reply.status, 400, "{path}: {}", reply.text);
         assert!(reply.text.contains("prompt_logprobs"), "{}", reply.text);
         assert_eq!(stage.fake.asks.lock().unwrap().len(), 0, "{path}");
+    }
+}
+
+/// Whole and streamed, each dialect has one for each token of its prompt, once.
+#[tokio::test]
+async fn log_probs_of_the_prompt_stand_in_every_dialect() {
+    for (path, whole, streamed, count) in [
+        (CHAT, "/prompt_logprobs", "/prompt_logprobs", 18),
+        (
+            TEXT,
+            "/choices/0/prompt_logprobs",
+            "/choices/0/prompt_logprobs",
+            2,
+        ),
+        (
+            RESPONSES,
+            "/prompt_logprobs",
+            "/response/prompt_logprobs",
+            18,
+        ),
+        (MESSAGES, "/prompt_logprobs", "/prompt_logprobs", 18),
+    ] {
+        let reply = told(path, json!({"prompt_logprobs": 1})).await;
+        let all = reply.pointer(whole).and_then(Value::as_array);
+        assert_eq!(all.map(Vec::len), Some(count), "{path}: {reply}");
+        let fields = json!({"prompt_logprobs": 1, "stream": true});
+        let (reply, _stage) = post(path, fields).await;
+        let events = reply.events();
+        let found: Vec<&Value> = events
+            .iter()
+            .filter_map(|event| event.pointer(streamed))
+            .collect();
+        assert_eq!(found.len(), 1, "{path}: {}", reply.text);
+        assert_eq!(found[0].as_array(), all, "{path}");
     }
 }
 

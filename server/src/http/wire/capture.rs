@@ -37,7 +37,7 @@ pub struct CaptureFields {
     /// `processed_logprobs`: log-probs of the distribution that is sampled from; `raw_logprobs`: of the
     /// model's own. Where absent, `http.logprobs_mode` says which.
     pub logprobs_mode: Option<String>,
-    /// How many alternatives to report per token of the prompt, 0 to 20; not in a stream.
+    /// How many alternatives to report per token of the prompt, 0 to 20.
     pub prompt_logprobs: Option<i64>,
 }
 
@@ -73,13 +73,21 @@ pub fn is_raw(word: &str) -> Option<bool> {
     }
 }
 
+/// The word for log-probs that are the model's own, or are not.
+pub fn mode_of(raw: bool) -> &'static str {
+    match raw {
+        true => "raw_logprobs",
+        false => "processed_logprobs",
+    }
+}
+
 impl CaptureFields {
     /// What is wanted; `default` is the server's word for log-probs. What has no effect with this model is
     /// named in `ignored`.
     pub fn checked(
         &self,
         default: &str,
-        (stream, chosen): (bool, usize),
+        chosen: usize,
         ignored: &mut Vec<String>,
     ) -> Result<Capture, ApiError> {
         let word = self.logprobs_mode.as_deref().unwrap_or(default);
@@ -91,12 +99,6 @@ impl CaptureFields {
             ));
         };
         let top = whole("prompt_logprobs", self.prompt_logprobs, (0, 20))?;
-        if stream && top.is_some() {
-            return Err(ApiError::invalid(
-                "prompt_logprobs",
-                "log-probs of the prompt are not told in a stream; leave stream out",
-            ));
-        }
         let is = |field: Option<bool>| field.unwrap_or(false);
         if is(self.return_routed_experts) && chosen == 0 {
             ignored.push("return_routed_experts".to_owned());
@@ -164,6 +166,10 @@ pub struct Captured {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub meta_info: Option<Value>,
+    /// Per token of the prompt its log-prob and the alternatives', by token id; of a chat they stand at the top.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Option<Object>>>)]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// The one version that sampled a completion, as spans.

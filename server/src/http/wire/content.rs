@@ -100,7 +100,11 @@ impl Reader {
             }
             _ => return self.other((path, depth), kind, part),
         };
-        let text = part.get(field).and_then(Value::as_str).map(str::to_owned);
+        let text = match part.get(field) {
+            // What a tool gave, or what was said before, cannot be taken back by whoever sends it.
+            None | Some(Value::Null) if !self.is_newest => Some(String::new()),
+            text => text.and_then(Value::as_str).map(str::to_owned),
+        };
         text.ok_or_else(|| {
             ApiError::invalid(
                 format!("{path}.{field}"),
@@ -269,6 +273,11 @@ mod tests {
             (json!(5), "5", vec![]),
             (json!({"rows": [1]}), "{\"rows\":[1]}", vec![]),
             (json!([1, 2]), "[1,2]", vec![]),
+            (
+                json!([{"type": "text", "text": null}, {"type": "text"}, {"type": "text", "text": "b"}]),
+                "\n\nb",
+                vec![],
+            ),
             (
                 json!(["a", image]),
                 "a\n[image left out: this model reads text only]",

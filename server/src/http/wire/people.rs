@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
 use crate::http::guard::Via;
+use crate::http::wire::capture::{is_raw, mode_of};
 use crate::http::wire::groups::KeeperReply;
 use crate::people::{is_name, password_fault, secrets};
 
@@ -104,14 +105,35 @@ pub struct KeyRequest {
     /// Whether its calls are collected although they say `store: false`, where the caller's consent is
     /// `full`; false if absent.
     pub despite_store_false: Option<bool>,
+    /// Which log-probs replies have where a request does not say: `raw_logprobs`, `processed_logprobs`, or
+    /// `default`, which is as configured.
+    pub logprobs_mode: Option<String>,
 }
 
 /// The body that changes a key.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct KeyPatch {
     /// Whether its calls are collected although they say `store: false`, where the caller's consent is
-    /// `full`.
-    pub despite_store_false: bool,
+    /// `full`; stays if absent.
+    pub despite_store_false: Option<bool>,
+    /// Which log-probs replies have where a request does not say: `raw_logprobs`, `processed_logprobs`, or
+    /// `default`, which is as configured; stays if absent.
+    pub logprobs_mode: Option<String>,
+}
+
+/// Whether log-probs are the model's own, by a key's word; none of these where nothing is said.
+pub fn parse_logprobs(word: Option<&str>) -> Result<Option<Option<bool>>, ApiError> {
+    let Some(word) = word else {
+        return Ok(None);
+    };
+    let raw = is_raw(word);
+    if raw.is_none() && word != "default" {
+        return Err(ApiError::invalid(
+            "logprobs_mode",
+            "logprobs_mode is processed_logprobs, raw_logprobs or default",
+        ));
+    }
+    Ok(Some(raw))
 }
 
 /// A key. The key itself stands in the reply that makes it, and never again.
@@ -139,6 +161,8 @@ pub struct KeyReply {
     /// Whether its calls are collected although they say `store: false`, where the owner's consent is
     /// `full`.
     pub despite_store_false: bool,
+    /// Which log-probs replies have where a request does not say; null is as configured.
+    pub logprobs_mode: Option<&'static str>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_ms: Millis,
     /// From when on it is refused.
@@ -162,6 +186,7 @@ impl KeyReply {
             role: stored.role,
             limits: stored.limits,
             despite_store_false: stored.despite_store_false,
+            logprobs_mode: stored.raw_logprobs.map(mode_of),
             created_ms: stored.created_ms,
             expires_ms: stored.expires_ms,
             revoked_ms: stored.revoked_ms,

@@ -492,6 +492,11 @@ pub struct ChatChunk<'a> {
     /// The prompt's tokens, in the first chunk, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [Token]>,
+    /// Per token of the prompt its log-prob and the alternatives', by token id, in the first chunk, where asked
+    /// for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Option<Object>>>)]
+    pub prompt_logprobs: Option<&'a PromptLogprobs>,
     /// Null until the usage chunk; left out where it was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
@@ -514,10 +519,6 @@ pub struct TextChoice {
     /// What a trainer asked for.
     #[serde(flatten)]
     pub captured: Captured,
-    /// Per token of the prompt its log-prob and the alternatives', by token id, where asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<Option<Object>>>)]
-    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// A whole text completion, or an event of its stream.

@@ -282,8 +282,13 @@ pub enum StoredItem {
 }
 
 fn kind_of(item: &Value) -> &str {
-    let kind = item.get("type").and_then(Value::as_str);
-    kind.unwrap_or("message")
+    let is_reference = item.get("role").is_none() && item.get("id").is_some_and(Value::is_string);
+    match item.get("type").and_then(Value::as_str) {
+        Some(kind) => kind,
+        // The type of a reference may be left out.
+        None if is_reference => "item_reference",
+        None => "message",
+    }
 }
 
 /// Who says an item, as far as it matters for what a person sent last.
