@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
+.PHONY: help house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -181,6 +181,9 @@ bench-prefill: ## a prompt beside PyTorch, in bf16 (fetches it from PyPI, 3 GB)
 	python3 -m venv target/venv-torch
 	target/venv-torch/bin/pip install --quiet -r tests/bench/prefill_requirements.txt
 	HONE=$(HONE) target/venv-torch/bin/python tests/bench/prefill_peer.py
+
+house: ## the structure of the Rust code: lines per crate, import cycles, forbidden arrows (TIMES=--times: build times too)
+	@python3 tests/bench/house.py $(TIMES)
 
 openapi: ## write docs/openapi.json, from which the page's types are made
 	@mkdir -p target

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Where the kernels' sources are.
-const KERNELS: &str = "../loops/nn/src/cuda";
+const KERNELS: &str = "../loops/cuda/src/kernels";
 /// Machine code for these architectures, and PTX of the last for newer ones.
 const ARCHITECTURES: [&str; 2] = ["80", "90"];
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use hone_collect::SharedIndex;
 use hone_domain::{BlobError, Blobs, ForgetId, OnTrial, Policies, Scope};
-use hone_runtime::{Latest, Shutdown};
-use hone_serve::Backend;
-use hone_store::{
+use hone_ledger::{
     ForgetReport, ForgetStep, ForgetWhat, ForgetWish, LedgerError, LooseBlob, Personal, Versions,
     Window,
 };
+use hone_runtime::{Latest, Shutdown};
+use hone_serve::Backend;
 use tokio::sync::Notify;
 
 /// Pause between two pieces, so that the recorder gets the ledger in between.

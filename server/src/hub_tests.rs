@@ -10,7 +10,8 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hone_nn::folder::{ModelFolder, load_model};
+use hone_nn::load_model;
+use hone_text::folder::ModelFolder;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -102,7 +103,11 @@ fn a_model_is_fetched_once_and_then_needs_no_hub() {
     let cache = tempfile::tempdir().unwrap();
     let access = access(&url, Some(TOKEN), cache.path());
     let fetched = folder("org/starter@v1", &access).unwrap();
-    let digest = |folder: &ModelFolder| load_model(folder, &mut |_, _, _| {}).unwrap().digest;
+    let digest = |folder: &ModelFolder| {
+        load_model(folder.checkpoint(), &mut |_, _, _| {})
+            .unwrap()
+            .digest
+    };
     let built_in = ModelFolder::embedded(hone_starter::model_files()).unwrap();
     assert_eq!(
         digest(&ModelFolder::open(&fetched).unwrap()),

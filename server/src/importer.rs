@@ -4,8 +4,10 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use hone_checkpoint::AdapterConfig;
 use hone_domain::{BlobKey, Blobs, Digest, Scope};
-use hone_nn::{Adapter, AdapterConfig, Executor, Model, PROBE_FILE, peft, without_copies};
+use hone_kernels::Executor;
+use hone_nn::{Adapter, Model, PROBE_FILE, peft, without_copies};
 use hone_train::{adapter_key, scope_hash};
 use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hone_store::FsBlobs;
+use hone_blobs::FsBlobs;
 
 use super::*;
 use crate::http::testing::{adapter_body, tiny_model};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hone_ledger::Ledger;
 use hone_runtime::{Clock, Shutdown};
-use hone_store::Ledger;
 
 use crate::troubles::{Trouble, Troubles};
 use crate::watch::why::Severity;

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hone_domain::{Message, Sampling, Token};
-use hone_nn::device::Device;
-use hone_nn::folder::{LoadAs, LoadStage, ModelFolder, load_model_as};
-use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{Arithmetic, Executor, Model};
+use hone_kernels::{Arithmetic, Executor};
+use hone_nn::DeviceModel;
+use hone_nn::Model;
+use hone_nn::{LoadAs, LoadStage, load_model_as};
 use hone_runtime::Clock;
 use hone_serve::{NullBackend, NullCompletion};
+use hone_text::folder::ModelFolder;
+use hone_text::tokenizer::Tokenizer;
 use serde_json::{Map, json};
 
 use crate::config::{Engine, ModelConfig, Products};
@@ -35,7 +37,7 @@ pub struct Builtin {
     /// Compute threads.
     pub executor: Arc<Executor>,
     /// The device that serving computes on; none is the processor.
-    pub device: Option<Arc<Device>>,
+    pub device: Option<Arc<dyn DeviceModel>>,
     /// Tokens that end a completion.
     pub end_tokens: Vec<Token>,
 }
@@ -149,7 +151,7 @@ fn weights(folder: &ModelFolder, config: &ModelConfig) -> Result<Model, String> 
         },
     };
     let mut shown: Option<(LoadStage, Progress)> = None;
-    let loaded = load_model_as(folder, wanted, &mut |stage, done, total| {
+    let loaded = load_model_as(folder.checkpoint(), wanted, &mut |stage, done, total| {
         // The bar of one stage leaves before the next one comes.
         shown.take_if(|(last, _)| *last != stage);
         let begin = || {

@@ -1,6 +1,8 @@
 //! The built-in model in every arithmetic.
 
-use hone_nn::{Adapter, AdapterDtype, LoraConfig, Target, WeightFormat, prove};
+use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
+use hone_kernels::WeightFormat;
+use hone_nn::{Adapter, prove};
 
 use super::*;
 use crate::config::{Config, Sources};
@@ -11,7 +13,7 @@ fn starter(format: WeightFormat) -> Arc<Model> {
         format,
         ..LoadAs::default()
     };
-    let model = load_model_as(&folder, wanted, &mut |_, _, _| {}).expect("it is whole");
+    let model = load_model_as(folder.checkpoint(), wanted, &mut |_, _, _| {}).expect("it is whole");
     Arc::new(model)
 }
 

@@ -12,9 +12,9 @@ use hone_domain::{
     Ask, AskContext, Collect, Delta, Fate, Millis, Origin, Policies, Policy, PolicyChoice,
     PolicyVersion, Reason, RequestId, Scope, SessionId, StopRules, Token, Turn, TurnId, TurnKind,
 };
+use hone_ledger::{Ledger, TurnRow};
 use hone_runtime::{Clock, Ids, Latest, Shutdown};
 use hone_serve::Backend;
-use hone_store::{Ledger, TurnRow};
 
 use crate::config::LearningConfig;
 
@@ -163,7 +163,7 @@ impl PairedParts {
     /// newest first. What a version learned from shows only what it remembers, so no prompt of a
     /// trained turn is among them; a turn that is held out, held back or still on its way is.
     async fn prompts(&self, scope: &Scope) -> Result<Vec<Turn>, String> {
-        let text = |error: hone_store::LedgerError| error.to_string();
+        let text = |error: hone_ledger::LedgerError| error.to_string();
         let rows = self
             .ledger
             .turns(Some(scope), TURNS_LOOKED_AT)

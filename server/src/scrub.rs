@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_domain::{BlobError, BlobKey, Blobs, Digest, Policies, Policy, PolicyVersion, Scope};
+use hone_ledger::{AuditEntry, Ledger, LedgerError, Restore, RestoreWhy, Versions, Window};
 use hone_nn::{PROBE_FILE, check_probe, peft};
 use hone_runtime::{Clock, Latest, Shutdown};
 use hone_serve::Backend;
-use hone_store::{AuditEntry, Ledger, LedgerError, Restore, RestoreWhy, Versions, Window};
 use serde_json::json;
 
 use crate::troubles::{Trouble, Troubles};

@@ -1,9 +1,12 @@
 //! What is damaged is found, set aside, and replaced by what is sound.
 #![allow(clippy::unwrap_used)]
 
-use hone_nn::{Adapter, AdapterDtype, LoraConfig, Target};
+use hone_blobs::FsBlobs;
+use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
+use hone_ledger::{Import, Ledger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_nn::Adapter;
 use hone_runtime::SystemClock;
-use hone_store::{FsBlobs, Import, Ledger, SqliteConfig, SqliteLedger};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -138,11 +141,11 @@ async fn every_kind_of_damage_falls_back_and_says_so() {
         rig.scrub.at_start().await;
         assert_eq!(rig.served().await, before);
         assert_eq!(rig.scrub.troubles.ids(), [DAMAGED]);
-        let query = hone_store::AuditQuery {
+        let query = hone_ledger::AuditQuery {
             limit: 9,
             ..Default::default()
         };
-        let log = hone_store::People::audit(&*rig.ledger, &query).await;
+        let log = hone_ledger::People::audit(&*rig.ledger, &query).await;
         let acts: Vec<String> = log.unwrap().into_iter().map(|row| row.entry.act).collect();
         assert!(acts.contains(&"version.damaged".to_owned()), "{acts:?}");
         assert!(rig.ledger.check_laws().await.unwrap().is_empty());

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use hone_nn::folder::ModelFolder;
 use hone_starter::chat::Talker;
 use hone_starter::eval::{EvalOptions, Evaluation, Tally, evaluate};
 use hone_starter::model_files;
 use hone_starter::recipe::{Progress, TrainOptions, train};
+use hone_text::folder::ModelFolder;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// What to do with the starter model.

@@ -2,10 +2,14 @@
 
 use std::path::Path;
 
-use hone_nn::{Executor, KvFormat, NamedTensor, StoredDtype, folder};
+use hone_checkpoint::{NamedTensor, StoredDtype};
+use hone_kernels::Executor;
+use hone_ledger::Ledger as _;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_nn::KvFormat;
 use hone_starter::folder::{Shape, description, weights_file, write};
-use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
 use hone_tests::{TestHouse, client, temporary};
+use hone_text::folder;
 use serde_json::{Value, json};
 
 /// A model folder whose every state says `<tool_call>`, and of other tokens any as likely as another.
@@ -20,7 +24,7 @@ fn caller(at: &Path) {
         "rstrip": false, "normalized": false, "special": false});
     words["added_tokens"].as_array_mut().unwrap().push(tag);
     let words = words.to_string();
-    let tokenizer = hone_nn::tokenizer::Tokenizer::from_json(words.as_bytes(), name).unwrap();
+    let tokenizer = hone_text::tokenizer::Tokenizer::from_json(words.as_bytes(), name).unwrap();
     let end = |text| tokenizer.id_of(text).unwrap();
     let shape = Shape {
         hidden: 32,
@@ -212,7 +216,7 @@ async fn arguments_that_are_texts_stream_while_they_are_said() {
 /// that were allowed; both are recomputed to the bit, and all of it trains.
 async fn recomputes(data: &Path, at: &Path) {
     let files = folder::ModelFolder::open(at).unwrap();
-    let model = folder::load_model(&files, &mut |_, _, _| {}).unwrap();
+    let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
     let arithmetic = model.weights.quickest();
     let model = model.computed_by(arithmetic).with_kv(KvFormat::F16);
     let ledger = SqliteLedger::open_beside(&SqliteConfig::in_folder(data))

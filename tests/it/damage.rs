@@ -268,7 +268,7 @@ async fn leave(folder: PathBuf) -> Left {
         turns.push(talk(&url, "Hello!", 100 + n).await);
     }
     server.kill();
-    let late = hone_store::LateTurns::open(&folder).unwrap();
+    let late = hone_ledger::LateTurns::open(&folder).unwrap();
     late.note(hone_domain::TurnId(uuid::Uuid::now_v7()))
         .unwrap();
     let kinds = kinds(&folder);

@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
+use hone_ledger::Ledger as _;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_tests::{Changes, TestHouse, ask, broken_laws, client, config, get, post, temporary};
 use serde_json::{Value, json};
 

@@ -5,17 +5,19 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use hone_nn::{
-    Adapter, AdapterDtype, Executor, KvFormat, LoraConfig, Model, NamedTensor, Target, folder, peft,
-};
-use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
+use hone_checkpoint::{AdapterDtype, LoraConfig, NamedTensor, Target};
+use hone_kernels::Executor;
+use hone_ledger::Ledger as _;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_nn::{Adapter, KvFormat, Model, peft};
 use hone_tests::{TestHouse, ask, broken_laws, one_version_per_four_answers, temporary};
+use hone_text::folder;
 use serde_json::{Map, Value, json};
 
 /// The built-in model, as the house computes it.
 fn served() -> Model {
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
-    let model = folder::load_model(&files, &mut |_, _, _| {}).unwrap();
+    let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
     let arithmetic = model.weights.quickest();
     model.computed_by(arithmetic).with_kv(KvFormat::F16)
 }

@@ -5,10 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use hone_blobs::FsBlobs;
 use hone_domain::{Blobs as _, Policies, Turn};
-use hone_nn::{Arithmetic, Executor, KvFormat, folder};
-use hone_store::{FsBlobs, Ledger as _, SqliteConfig, SqliteLedger};
+use hone_kernels::{Arithmetic, Executor};
+use hone_ledger::Ledger as _;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_nn::KvFormat;
 use hone_tests::{Changes, TestHouse, ask, client, temporary};
+use hone_text::folder;
 use serde_json::json;
 
 fn quick() -> Vec<(&'static str, toml::Value)> {
@@ -60,7 +64,7 @@ async fn so_it_does_where_every_weight_of_the_projections_is_trained() {
     let adapters = blobs.list("adapters").unwrap();
     assert!(adapters.len() >= 2);
     for (key, _) in adapters {
-        let settings = blobs.get(&key, hone_nn::peft::CONFIG_FILE).unwrap();
+        let settings = blobs.get(&key, hone_checkpoint::peft::CONFIG_FILE).unwrap();
         let settings: serde_json::Value = serde_json::from_slice(&settings).unwrap();
         assert_eq!(settings["peft_type"], "HONE_DENSE");
     }
@@ -239,7 +243,7 @@ async fn recompute(data: &Path) -> (usize, usize) {
         .unwrap();
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
-    let model = folder::load_model(&files, &mut |_, _, _| {}).unwrap();
+    let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
     // As "auto" has both for this model.
     let (arithmetic, kv) = match &*std::env::var(SERVED_BY).unwrap() {
         "device" => (Arithmetic::F32, KvFormat::F32),

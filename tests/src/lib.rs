@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use hone::config::{Config, Sources};
 use hone::house::House;
-use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
+use hone_ledger::Ledger as _;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
 
 /// How a test's house differs from the defaults: configuration keys and values.

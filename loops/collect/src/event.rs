@@ -4,7 +4,7 @@ use hone_domain::{
     Feedback, GroupId, Millis, NextState, Reason, Receipt, Scope, SessionId, Transition,
     TransitionId, Turn, TurnId,
 };
-use hone_store::FeedbackOutcome;
+use hone_ledger::FeedbackOutcome;
 use tokio::sync::oneshot;
 
 /// What the door sends.

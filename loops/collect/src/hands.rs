@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hone_domain::{Feedback, Millis, NextState, Reason, Receipt, SessionIndex, Transition, TurnId};
+use hone_ledger::{FeedbackOutcome, LedgerError, WaitingTurn};
 use hone_runtime::{Hands, Outbox, Wake};
-use hone_store::{FeedbackOutcome, LedgerError, WaitingTurn};
 
 use crate::{Batch, Ctx, Effect, Heard, Loaded, OpenMeta, Place, Report, Said, State, Wrote};
 

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use hone_domain::{
     BindRequest, Fate, Message, Role, SessionId, SessionIndexConfig, Stage, Turn, TurnKind,
 };
+use hone_ledger::Ledger;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Board, Inbox, ManualClock, Overflow, SeededIds, ShutdownTrigger, SystemClock, queue,
 };
-use hone_store::{Ledger, SqliteConfig, SqliteLedger};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -87,13 +88,13 @@ async fn no_receipt_is_signed_for_what_was_forgotten_before_it_came() {
     rig.hands.write(batch).await;
     assert_eq!(signed.await, Ok(Receipt::Collected));
     let gone = turn(1, 1);
-    let wish = hone_store::ForgetWish {
+    let wish = hone_ledger::ForgetWish {
         id: hone_domain::ForgetId(Uuid::from_u128(9)),
         scope: gone.scope.clone(),
         owner: gone.owner.clone(),
-        what: hone_store::ForgetWhat::Session(gone.session),
+        what: hone_ledger::ForgetWhat::Session(gone.session),
         now_ms: 9_000,
-        entry: hone_store::AuditEntry {
+        entry: hone_ledger::AuditEntry {
             at_ms: 9_000,
             actor: gone.owner.clone(),
             act: "forget".to_owned(),
@@ -101,7 +102,7 @@ async fn no_receipt_is_signed_for_what_was_forgotten_before_it_came() {
             detail: Default::default(),
         },
     };
-    hone_store::Personal::begin_forget(&*rig.personal, &wish)
+    hone_ledger::Personal::begin_forget(&*rig.personal, &wish)
         .await
         .unwrap();
     let (batch, signed) = with_turn(turn(2, 1));

@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hone_domain::SessionIndex;
+use hone_ledger::Ledger;
 use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
-use hone_store::Ledger;
 
 pub use carry::Carry;
 pub use config::Config;

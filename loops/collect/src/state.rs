@@ -7,8 +7,8 @@ use hone_domain::{
     Feedback, Millis, NextState, Reason, Receipt, SessionId, StopReason, Transition, TransitionId,
     Turn, TurnId, TurnKind,
 };
+use hone_ledger::FeedbackOutcome;
 use hone_runtime::{Event, Ids, Room};
-use hone_store::FeedbackOutcome;
 use tokio::sync::oneshot;
 
 use crate::queue::{Item, Queue, text_bytes};

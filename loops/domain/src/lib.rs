@@ -21,6 +21,7 @@ mod people;
 mod policy;
 mod sample;
 mod speech;
+mod token_mask;
 mod transition;
 mod turn;
 mod verdict;
@@ -51,6 +52,7 @@ pub use speech::{
     Heard, Listener, Listening, Named, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span,
     guessed, members, worded,
 };
+pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
     Admission, Completion, CompletionError, GREEDY_BELOW, Kept, Origin, Sampling, StopReason, Turn,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hone_domain::{
     ChosenBy, HintCandidate, HintChoice, Message, Millis, Outcome, Signal, Turn, Vote,
 };
-use hone_store::Claim;
+use hone_ledger::Claim;
 use tokio::sync::oneshot;
 
 use crate::answer::{Unkept, accept_hint, parse_apart};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hone_domain::{Check, Message, Millis, Outcome, Signal, TransitionId, Vote};
-use hone_store::Claimed;
+use hone_ledger::Claimed;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 

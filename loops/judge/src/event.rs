@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{Message, Millis, TransitionId, Turn, Verdict};
-use hone_store::{Claim, Claimed};
+use hone_ledger::{Claim, Claimed};
 use tokio::sync::oneshot;
 
 use crate::reading::Reading;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use hone_domain::{Message, Millis, Verdict};
+use hone_ledger::{Claim, LedgerError};
 use hone_runtime::{Hands, Outbox, Wake};
-use hone_store::{Claim, LedgerError};
 use tokio::time::timeout;
 
 use crate::rules::{self, Exchange};

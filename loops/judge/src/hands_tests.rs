@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use hone_domain::{
     Fate, Feedback, Message, Outcome, Reason, Signal, Stage, TransitionId, Turn, TurnId,
 };
+use hone_ledger::TurnView;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Board, Inbox, Overflow, SeededIds, ShutdownTrigger, SystemClock, SystemIds, queue,
 };
-use hone_store::{SqliteConfig, SqliteLedger, TurnView};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -225,7 +226,7 @@ async fn an_old_lease_is_fenced_and_a_given_up_transition_is_settled() {
             ..
         }
     ));
-    let often = hone_store::Claimed { attempts: 3, ..new };
+    let often = hone_ledger::Claimed { attempts: 3, ..new };
     let claimed = hone_runtime::Event::Reported(Report::Claimed(Ok(vec![often])));
     for effect in hone_runtime::Room::step(&mut state, 1_001, claimed) {
         assert!(matches!(

@@ -37,8 +37,8 @@ mod weigher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hone_ledger::Ledger;
 use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
-use hone_store::Ledger;
 
 pub use breaker::Breaker;
 pub use checking::{Doing, Done};

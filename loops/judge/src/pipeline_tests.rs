@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
+use hone_ledger::Claimed;
 use hone_runtime::{Event, Room, SeededIds, Wake};
-use hone_store::Claimed;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::testing::claimed;

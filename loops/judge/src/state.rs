@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{ChosenBy, Millis, Outcome, Signal, Verdict, Vote};
+use hone_ledger::{Claim, Claimed};
 use hone_runtime::{Event, Ids, Room, Wake};
-use hone_store::{Claim, Claimed};
 
 use crate::breaker::Breaker;
 use crate::case::{Case, Hints};

@@ -5,7 +5,7 @@ use hone_domain::{
     Origin, PolicyVersion, RequestId, Role, Sampling, Scope, SessionId, StopReason, Transition,
     TransitionId, Turn, TurnId, TurnKind, Verifier, VersionSpan,
 };
-use hone_store::{Claim, Claimed, Consumer};
+use hone_ledger::{Claim, Claimed, Consumer};
 use uuid::Uuid;
 
 pub(crate) fn turn(n: u128) -> Turn {

@@ -5,53 +5,24 @@ use std::convert::Infallible;
 
 use sha2::{Digest, Sha256};
 
-use crate::config::ModelConfig;
-use crate::device::Placed;
-use crate::panels::Panels;
-use crate::rng::Rng;
-use crate::source::{NamedTensor, TensorData};
-use crate::weights::{Digest32, hash_tensor};
-
-mod config;
-
-pub use config::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Part, Target};
-
-/// Why tensors do not form an adapter of a model.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum AdapterError {
-    #[error("the adapter has rank 0 or no targets; it would change nothing")]
-    Empty,
-    #[error("the adapter's alpha is {0}; it must be a finite number")]
-    BadAlpha(f32),
-    #[error("the adapter lacks tensor {0}; every target needs its matrices in every layer")]
-    Missing(String),
-    #[error("the adapter holds tensor {0}, which its configuration does not call for")]
-    Unexpected(String),
-    #[error("adapter tensor {name} has shape {found:?}; this model needs {wanted:?}")]
-    WrongShape {
-        name: String,
-        found: Vec<usize>,
-        wanted: Vec<usize>,
-    },
-    #[error(
-        "the adapter acts on {0}; adapters of a model with experts act on q_proj, k_proj, v_proj \
-         and o_proj only"
-    )]
-    Experts(&'static str),
-    #[error("adapter tensor {0} holds a NaN or infinite value")]
-    NonFinite(String),
-}
+use crate::device_copies::DeviceCopies;
+use hone_checkpoint::config::ModelConfig;
+use hone_checkpoint::digest::{Digest32, hash_tensor};
+use hone_checkpoint::{AdapterConfig, AdapterDtype, AdapterError, NamedTensor, Part, Target};
+use hone_kernels::format::TensorData;
+use hone_kernels::matrix::Panels;
+use hone_kernels::rng::Rng;
 
 /// `A [rank, in]` and `B [out, rank]` of one projection.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Pair {
-    pub(crate) a: Panels,
-    pub(crate) b: Panels,
+pub struct Pair {
+    pub a: Panels,
+    pub b: Panels,
 }
 
 /// What an adapter does to one projection.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Change {
+pub enum Change {
     LowRank(Pair),
     /// `D [out, in]`.
     Dense(Panels),
@@ -90,9 +61,9 @@ pub(crate) type Changes = [Option<Change>; 7];
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adapter {
     pub config: AdapterConfig,
-    pub(crate) layers: Vec<Changes>,
-    /// Its copy on a device, where one serves.
-    pub(crate) placed: Placed,
+    pub layers: Vec<Changes>,
+    /// Its copies on devices that compute with it.
+    pub copies: DeviceCopies,
 }
 
 /// Makes the matrix of that part, of shape `[out, in]`.
@@ -162,7 +133,7 @@ impl Adapter {
         Ok(Self {
             config,
             layers,
-            placed: Placed::default(),
+            copies: DeviceCopies::default(),
         })
     }
 
@@ -199,7 +170,7 @@ impl Adapter {
 
     /// A fresh trainable adapter in f32, which changes nothing yet: `A` uniform in
     /// `+-1 / sqrt(in)` (PEFT's default), all else 0.
-    pub(crate) fn fresh(cfg: &ModelConfig, config: AdapterConfig, seed: u64) -> Self {
+    pub fn fresh(cfg: &ModelConfig, config: AdapterConfig, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         Self::masters(cfg, config, &mut |part, inp| {
             let u = (rng.uniform() * 2.0 - 1.0) / (inp as f64).sqrt();
@@ -228,12 +199,12 @@ impl Adapter {
         Self {
             config: self.config.clone(),
             layers: self.layers.iter().map(changes).collect(),
-            placed: Placed::default(),
+            copies: DeviceCopies::default(),
         }
     }
 
     /// Rounded to the served precision.
-    pub(crate) fn served(&self) -> Self {
+    pub fn served(&self) -> Self {
         match self.config.dtype() {
             AdapterDtype::F32 => self.map(|panels| panels.widened().narrowed()),
             AdapterDtype::Bf16 => self.map(|panels| panels.rounded().narrowed()),
@@ -241,11 +212,11 @@ impl Adapter {
     }
 
     /// The same values in f32, to be trained.
-    pub(crate) fn widened(&self) -> Self {
+    pub fn widened(&self) -> Self {
         self.map(Panels::widened)
     }
 
-    pub(crate) fn change(&self, layer: usize, target: Target) -> Option<&Change> {
+    pub fn change(&self, layer: usize, target: Target) -> Option<&Change> {
         self.layers[layer][target as usize].as_ref()
     }
 
@@ -272,7 +243,7 @@ impl Adapter {
     }
 
     /// Every trained array in a fixed order; weight decay applies to all.
-    pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
+    pub fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
         let changes = self.layers.iter_mut().flatten().flatten();
         let parts = changes.flat_map(Change::parts_mut);
         parts.map(|panels| (panels.values_mut(), true)).collect()

@@ -7,11 +7,11 @@
 
 use std::ops::Range;
 
-use crate::exec::{Executor, Shards};
-use crate::forward::SeqInput;
-use crate::gemm::{Element, Epilogue, Gemm, Half};
+use crate::batch::SeqInput;
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
-use crate::simd::{Buf, Kernel, LANES, V16, dispatch, exp, fetch, padded};
+use hone_kernels::cpu::{Buf, Kernel, LANES, V16, dispatch, exp, fetch, padded};
+use hone_kernels::gemm::{Element, Epilogue, Gemm, Half};
+use hone_kernels::thread_pool::{Executor, Shards};
 
 /// Query rows handled together, all heads of a group of a few tokens: enough to reuse keys from
 /// registers, few enough that their scores stay in the first-level cache.

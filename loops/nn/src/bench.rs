@@ -5,17 +5,20 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::adapter::{Adapter, AdapterDtype, LoraConfig, Target};
-use crate::arithmetic::Arithmetic;
-use crate::config::{Family, ModelConfig, StoredDtype};
-use crate::exec::Executor;
-use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
-use crate::gemm::{self, Factors, MAX_ROWS, MAX_TILE, Pairs, Quads, Single, Stepped};
+use crate::adapter::Adapter;
+use crate::batch::{LogitsWanted, SeqInput};
+use crate::forward::{Scratch, forward};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvPool};
-use crate::quant::WeightFormat;
-use crate::simd::{Kernel, LANES, V16};
 use crate::train::{Control, Learner, LearnerConfig, Objective, TokenLoss, TrainRow, Trainable};
 use crate::weights::{Model, Weights};
+use hone_checkpoint::config::{Family, ModelConfig, StoredDtype};
+use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
+use hone_kernels::cpu::{Kernel, LANES, V16};
+use hone_kernels::format::block_quant::WeightFormat;
+use hone_kernels::gemm;
+use hone_kernels::gemm::{Factors, MAX_ROWS, MAX_TILE, Pairs, Quads, Single, Stepped};
+use hone_kernels::matrix::compute_type::Arithmetic;
+use hone_kernels::thread_pool::Executor;
 
 /// One measured speed.
 #[derive(Debug, Clone, PartialEq)]
@@ -356,7 +359,7 @@ unsafe fn total<V: V16, const SUMS: usize>(sums: [V; SUMS]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::panels::{Panels, Rows, RowsMut, Store};
+    use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
 
     /// Machines are shared: the two are measured at different times, so once in a few is enough.
     #[test]

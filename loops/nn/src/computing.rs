@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::arithmetic::Arithmetic;
-use crate::panels::Panels;
-use crate::simd::{SimdLevel, has_byte_dots, has_dots, has_tiles};
 use crate::weights::Model;
+use hone_kernels::cpu::{SimdLevel, has_byte_dots, has_dots, has_tiles};
+use hone_kernels::matrix::Panels;
+use hone_kernels::matrix::compute_type::Arithmetic;
 
 /// What speed and memory depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,40 +7,40 @@
 
 use std::ops::Range;
 
-use crate::config::ExpertsConfig;
-use crate::exec::{Executor, Shards};
 use crate::layer::Pass;
-use crate::ops::{GluShape, exp_row, swiglu, weighted_sum};
-use crate::panels::{Rows, RowsMut, Store};
-use crate::simd::{Buf, padded};
 use crate::weights::Experts;
+use hone_checkpoint::config::ExpertsConfig;
+use hone_kernels::cpu::{Buf, padded};
+use hone_kernels::matrix::{Rows, RowsMut, Store};
+use hone_kernels::ops::{GluShape, exp_row, swiglu, weighted_sum};
+use hone_kernels::thread_pool::{Executor, Shards};
 
 /// Intermediate results of a layer with experts; a pair is a token with one of its experts.
 #[derive(Default)]
 pub(crate) struct Mixture {
     /// Scores of all experts `[tokens][experts]`, or their shares where those are the weights.
-    pub(crate) scores: Buf,
-    pub(crate) route: Route,
+    pub scores: Buf,
+    pub route: Route,
     /// Inputs, grouped by expert `[pairs][hidden]`.
     x: Buf,
     /// `[pairs][2 ffn]`, `[pairs][ffn]`.
-    pub(crate) gate_up: Buf,
+    pub gate_up: Buf,
     act: Buf,
     /// What each expert says, before its weight `[pairs][hidden]`.
-    pub(crate) out: Buf,
+    pub out: Buf,
 }
 
 /// Which experts the tokens of a pass use.
 #[derive(Default)]
-pub(crate) struct Route {
+pub struct Route {
     /// Of every token, ascending `[tokens][chosen]`.
-    pub(crate) ids: Vec<u16>,
+    pub ids: Vec<u16>,
     /// What each counts `[tokens][chosen]`.
-    pub(crate) weights: Vec<f32>,
+    pub weights: Vec<f32>,
     /// Row of each among the pairs grouped by expert `[tokens][chosen]`.
-    pub(crate) rows: Vec<u32>,
+    pub rows: Vec<u32>,
     /// The way back: per grouped row, `token * chosen + place`.
-    pub(crate) pairs: Vec<u32>,
+    pub pairs: Vec<u32>,
     /// Per expert, where its rows end.
     ends: Vec<usize>,
     /// Experts with any row, ascending.
@@ -49,7 +49,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// Room for so many pairs among `experts`.
-    pub(crate) fn with_room(pairs: usize, experts: usize) -> Self {
+    pub fn with_room(pairs: usize, experts: usize) -> Self {
         Self {
             ids: Vec::with_capacity(pairs),
             weights: Vec::with_capacity(pairs),
@@ -61,14 +61,14 @@ impl Route {
     }
 
     /// Bytes of [`Self::with_room`].
-    pub(crate) fn bytes_of(pairs: usize, experts: usize) -> usize {
+    pub fn bytes_of(pairs: usize, experts: usize) -> usize {
         let pair = size_of::<u16>() + size_of::<f32>() + 2 * size_of::<u32>();
         pairs * pair + experts * (size_of::<usize>() + size_of::<u16>())
     }
 
     /// Memory it holds.
     #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let ids = self.ids.capacity() + self.used.capacity();
         let rows = self.rows.capacity() + self.pairs.capacity();
         ids * size_of::<u16>()
@@ -79,7 +79,7 @@ impl Route {
 
     /// Chooses for every row of `scores [tokens][experts]`, except where `recorded` says the ids.
     /// Leaves shares in `scores` where the weights are not normalised.
-    pub(crate) fn choose<'r>(
+    pub fn choose<'r>(
         &mut self,
         cfg: &ExpertsConfig,
         (scores, stride): (&mut [f32], usize),
@@ -108,7 +108,7 @@ impl Route {
     }
 
     /// Groups the pairs by expert, tokens ascending.
-    pub(crate) fn group(&mut self, experts: usize) {
+    pub fn group(&mut self, experts: usize) {
         self.ends.clear();
         self.ends.resize(experts, 0);
         for id in &self.ids {
@@ -140,14 +140,14 @@ impl Route {
     }
 
     /// Every expert in use with its grouped rows.
-    pub(crate) fn rows_by_expert(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+    pub fn rows_by_expert(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let experts = self.used.iter().map(|expert| usize::from(*expert));
         experts.map(|expert| (expert, self.of(expert)))
     }
 
     /// Calls `each` for every expert in use with its rows: side by side where there is enough to
     /// do for all threads, else one after the other with all threads inside.
-    pub(crate) fn each_expert(
+    pub fn each_expert(
         &self,
         (exec, work): (&Executor, usize),
         each: &(dyn Fn(usize, Range<usize>) + Sync),
@@ -232,7 +232,7 @@ impl Pass<'_> {
         let (route, out) = (&mix.route, mix.out.as_slice());
         let y = &mut y.take(n * d.ld_hidden)[..n * d.ld_hidden];
         let work = n * cfg.chosen * d.hidden;
-        crate::ops::each_row(y, (n, d.ld_hidden), (self.exec, work), &|row, y| {
+        hone_kernels::ops::each_row(y, (n, d.ld_hidden), (self.exec, work), &|row, y| {
             let of_row = row * cfg.chosen..(row + 1) * cfg.chosen;
             let rows = &route.rows[of_row.clone()];
             let weights = &route.weights[of_row];
@@ -266,18 +266,19 @@ impl Pass<'_> {
                 let token = *pair as usize / cfg.chosen;
                 x.copy_from_slice(&h[token * ld..(token + 1) * ld]);
             }
-            let linear = |w: &crate::panels::Panels, x: (&[f32], usize), y: (&mut [f32], usize)| {
-                let rows = Rows {
-                    data: x.0,
-                    stride: x.1,
-                    rows: count,
+            let linear =
+                |w: &hone_kernels::matrix::Panels, x: (&[f32], usize), y: (&mut [f32], usize)| {
+                    let rows = Rows {
+                        data: x.0,
+                        stride: x.1,
+                        rows: count,
+                    };
+                    let to = RowsMut {
+                        data: y.0,
+                        stride: y.1,
+                    };
+                    w.linear(rows, to, Store::Set(None), self.exec);
                 };
-                let to = RowsMut {
-                    data: y.0,
-                    stride: y.1,
-                };
-                w.linear(rows, to, Store::Set(None), self.exec);
-            };
             linear(
                 &weights.gate_up[expert],
                 (x, ld),

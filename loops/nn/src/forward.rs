@@ -2,66 +2,23 @@
 #![allow(unsafe_code)]
 
 use crate::adapter::Adapter;
-use crate::config::ExpertsConfig;
-use crate::exec::Executor;
+use crate::batch::{LogitsWanted, SeqInput};
 use crate::kv::{BLOCK_TOKENS, KvPool};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
-use crate::ops::RmsNorm;
-use crate::panels::{Rows, RowsMut, Store};
-use crate::sample::{self, PlainDraw, Sampled};
-use crate::simd::{Buf, padded};
+use crate::sample;
+use crate::sample::{PlainDraw, Sampled};
 use crate::weights::{Mlp, Model};
-
-/// Which logits a sequence wants.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum LogitsWanted {
-    None,
-    /// Of the last new token.
-    Last,
-    /// Of every new token.
-    All,
-    /// Of the last so many new tokens; what is drawn from them will do, where the draws are made
-    /// beside them: this one from the first, and each next one a position on.
-    Draws(PlainDraw, usize),
-}
-
-impl LogitsWanted {
-    /// Rows of logits that a sequence of so many new tokens gets; they are those of its last ones.
-    pub(crate) fn rows(self, tokens: usize) -> usize {
-        match self {
-            Self::None => 0,
-            Self::Last => tokens.min(1),
-            Self::Draws(_, rows) => tokens.min(rows),
-            Self::All => tokens,
-        }
-    }
-
-    /// The draw from each row of logits that a sequence of so many new tokens gets.
-    pub(crate) fn draws(self, tokens: usize) -> impl Iterator<Item = Option<PlainDraw>> {
-        (0..self.rows(tokens)).map(move |row| match self {
-            Self::Draws(first, _) => Some(first.after(row)),
-            _ => None,
-        })
-    }
-}
-
-/// New tokens of one sequence.
-#[derive(Clone, Copy)]
-pub struct SeqInput<'a> {
-    pub tokens: &'a [u32],
-    /// Position of `tokens[0]`; everything before is in the pool already.
-    pub start: usize,
-    /// Block table: position `p` lives in `blocks[p / 32]`.
-    pub blocks: &'a [u32],
-    pub adapter: Option<&'a Adapter>,
-    pub logits: LogitsWanted,
-}
+use hone_checkpoint::config::ExpertsConfig;
+use hone_kernels::cpu::{Buf, padded};
+use hone_kernels::matrix::{Rows, RowsMut, Store};
+use hone_kernels::ops::RmsNorm;
+use hone_kernels::thread_pool::Executor;
 
 /// Buffers of the forward pass. They grow on demand and are reused, so a warm pass allocates
 /// nothing but what was drawn.
 #[derive(Default)]
 pub struct Scratch {
-    pub(crate) x: Buf,
+    pub x: Buf,
     acts: Acts,
     tmp: Temp,
     picked: Buf,
@@ -86,7 +43,7 @@ pub struct Logits<'s> {
 
 impl<'s> Logits<'s> {
     /// Of `rows` rows at distance `stride`.
-    pub(crate) fn new(data: &'s [f32], (rows, stride, vocab): (usize, usize, usize)) -> Self {
+    pub fn new(data: &'s [f32], (rows, stride, vocab): (usize, usize, usize)) -> Self {
         Self {
             data,
             stride,
@@ -99,12 +56,12 @@ impl<'s> Logits<'s> {
     }
 
     /// With what was drawn from its rows.
-    pub(crate) fn with(self, drawn: Vec<Option<Sampled>>) -> Self {
+    pub fn with(self, drawn: Vec<Option<Sampled>>) -> Self {
         Self { drawn, ..self }
     }
 
     /// With the experts that the tokens of its rows used, so many of each.
-    pub(crate) fn using(self, chosen: &'s [u16], recorded: usize) -> Self {
+    pub fn using(self, chosen: &'s [u16], recorded: usize) -> Self {
         Self {
             chosen,
             recorded,
@@ -229,7 +186,7 @@ fn drawn(
 }
 
 /// Ids of experts recorded per token.
-pub(crate) fn recorded(model: &Model) -> usize {
+pub fn recorded(model: &Model) -> usize {
     let experts = model.config.experts.as_ref();
     experts.map_or(0, ExpertsConfig::recorded)
 }
@@ -276,9 +233,9 @@ pub(crate) fn hidden_states(
 /// Which layers of a pass run, and who looks at the residual stream behind each.
 pub(crate) struct Layers<'a> {
     /// Runs the layers below this one.
-    pub(crate) end: usize,
+    pub end: usize,
     /// Given the layers that have run and their residual stream, `[tokens, padded hidden]`.
-    pub(crate) after: &'a mut dyn FnMut(usize, &[f32]),
+    pub after: &'a mut dyn FnMut(usize, &[f32]),
 }
 
 /// As [`hidden_states`], through some of the layers.
@@ -321,7 +278,7 @@ pub(crate) fn hidden_states_through(
 }
 
 /// What [`forward`] asks of a batch.
-pub(crate) fn check(model: &Model, batch: &[SeqInput]) {
+pub fn check(model: &Model, batch: &[SeqInput]) {
     for seq in batch {
         let needed = (seq.start + seq.tokens.len()).div_ceil(BLOCK_TOKENS);
         assert!(seq.blocks.len() >= needed, "block table too short");

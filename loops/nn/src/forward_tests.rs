@@ -2,23 +2,27 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::adapter::{Adapter, AdapterConfig, AdapterDtype, AdapterError, DenseConfig, Target};
+use crate::adapter::Adapter;
+use crate::batch::{LogitsWanted, SeqInput};
 use crate::bench::starter_shape;
-use crate::config::{ExpertsConfig, Family, ModelConfig};
-use crate::exec::Executor;
-use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
+use crate::forward::{Scratch, forward};
+use crate::kernel_support::Levels;
 use crate::kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
-use crate::logprob::token_logprob;
-use crate::panels::{Panels, Rows, RowsMut, Store};
-use crate::rng::Rng;
 use crate::score::{GenerateOptions, generate, score, score_chunked};
-use crate::simd::SimdLevel;
-use crate::simd::tests::Levels;
-use crate::source::{NamedTensor, TensorData, TensorSource};
 use crate::testing::{
     FAMILIES, Oracle, dense, forms_of, lora, lora_of, model, tiny, tokens, with_experts,
 };
 use crate::weights::{Model, Weights};
+use hone_checkpoint::config::{ExpertsConfig, Family, ModelConfig};
+use hone_checkpoint::{
+    AdapterConfig, AdapterDtype, AdapterError, DenseConfig, NamedTensor, Target, TensorSource,
+};
+use hone_kernels::cpu::SimdLevel;
+use hone_kernels::format::TensorData;
+use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::ops::log_softmax::token_logprob;
+use hone_kernels::rng::Rng;
+use hone_kernels::thread_pool::Executor;
 
 /// Logits after every token, the plain way.
 fn all_logits(model: &Model, adapter: Option<&Adapter>, text: &[u32]) -> Vec<Vec<f32>> {
@@ -313,9 +317,13 @@ fn bits_do_not_depend_on_the_instruction_level() {
 
 /// The weights with every tensor rounded to bf16 and stored so.
 fn round_weights(weights: &Weights, cfg: &ModelConfig) -> Weights {
-    struct Rounded(Vec<crate::source::NamedTensor>);
+    struct Rounded(Vec<hone_checkpoint::NamedTensor>);
     impl TensorSource for Rounded {
-        fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData, crate::LoadError> {
+        fn tensor(
+            &self,
+            name: &str,
+            shape: &[usize],
+        ) -> Result<TensorData, hone_checkpoint::LoadError> {
             let values = self.0.tensor(name, shape)?.into_f32();
             let round = |v: f32| half::bf16::from_f32(v).to_bits();
             Ok(TensorData::Bf16(values.into_iter().map(round).collect()))
@@ -423,7 +431,7 @@ fn gradients_of_a_linear_layer_match_sums_in_f64() {
     Panels::from_parts(inp, vec![TensorData::F32(w.clone())]).transpose(
         1..3,
         &mut transposed,
-        &crate::exec::Executor::new(2),
+        &hone_kernels::thread_pool::Executor::new(2),
     );
     assert_eq!(
         (transposed.out, transposed.inp),
@@ -550,7 +558,7 @@ fn adapters_keep_their_values_and_refuse_what_does_not_fit() {
     let values = cfg.layers * Target::ALL.map(padded).iter().sum::<usize>();
     assert_eq!((f32s, bf16s), (4 * values, 2 * values));
     let adapter = Adapter::random(&cfg, lora(AdapterDtype::F32), 3);
-    let load = |change: &dyn Fn(&mut Vec<crate::NamedTensor>)| {
+    let load = |change: &dyn Fn(&mut Vec<hone_checkpoint::NamedTensor>)| {
         let mut tensors = adapter.to_tensors();
         change(&mut tensors);
         Adapter::from_tensors(&cfg, lora(AdapterDtype::F32), tensors).unwrap_err()

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::adapter::{Adapter, AdapterConfig, Target};
-use crate::config::{ModelConfig, RopeScaling, StoredDtype};
-use crate::exec::Executor;
+use crate::adapter::Adapter;
 use crate::peft;
 use crate::score::score;
-use crate::tensors::TensorFiles;
 use crate::weights::{Model, Weights};
+use hone_checkpoint::config::{ModelConfig, RopeScaling, StoredDtype};
+use hone_checkpoint::tensor_files::TensorFiles;
+use hone_checkpoint::{AdapterConfig, Target};
+use hone_kernels::thread_pool::Executor;
 
 const TOLERANCE: f64 = 1e-4;
 

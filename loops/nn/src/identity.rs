@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::adapter::Adapter;
-use crate::exec::Executor;
 use crate::score::score;
 use crate::weights::{Model, fingerprint};
+use hone_kernels::thread_pool::Executor;
 
 /// File of the probe beside an adapter's own.
 pub const PROBE_FILE: &str = "probe.json";
@@ -202,9 +202,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::adapter::{AdapterDtype, LoraConfig, Target};
-    use crate::config::Family;
     use crate::testing::{model, tiny};
+    use hone_checkpoint::config::Family;
+    use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
 
     fn adapter(model: &Model, seed: u64) -> Adapter {
         let lora = LoraConfig {

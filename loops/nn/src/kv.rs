@@ -7,11 +7,11 @@ use std::marker::PhantomData;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use crate::config::ModelConfig;
-use crate::exec::Shards;
-use crate::gemm::{Element, Single, Source, Strided};
-use crate::simd::{LANES, LARGE_PAGE, V16};
 use crate::weights::Model;
+use hone_checkpoint::config::ModelConfig;
+use hone_kernels::cpu::{LANES, LARGE_PAGE, V16};
+use hone_kernels::gemm::{Element, Single, Source, Strided};
+use hone_kernels::thread_pool::Shards;
 
 /// Tokens per block.
 pub const BLOCK_TOKENS: usize = 32;

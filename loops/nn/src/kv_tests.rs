@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::config::Family;
 use crate::testing::{model, tiny};
+use hone_checkpoint::config::Family;
 
 /// Of one layer: two heads of 300 dimensions, which are more than are rounded at a time.
 fn layer(format: KvFormat) -> KvLayer {

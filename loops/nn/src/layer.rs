@@ -3,18 +3,18 @@
 
 use std::ops::Range;
 
-use crate::adapter::Target;
 use crate::attention::Attention;
-use crate::config::ModelConfig;
-use crate::exec::{Executor, Shards};
+use crate::batch::SeqInput;
 use crate::experts::Mixture;
-use crate::forward::SeqInput;
 use crate::kv::{BLOCK_TOKENS, KvLayer};
-use crate::ops::{GluShape, RmsNorm, add, swiglu};
-use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rope::{Rope, rotate};
-use crate::simd::{Buf, padded};
 use crate::weights::{LayerWeights, Linear, Mlp, Model};
+use hone_checkpoint::Target;
+use hone_checkpoint::config::ModelConfig;
+use hone_kernels::cpu::{Buf, padded};
+use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::ops::{GluShape, RmsNorm, add, swiglu};
+use hone_kernels::thread_pool::{Executor, Shards};
 
 /// What norm, rotation and the write to the cache cost per value, in multiply-adds.
 const ROTATE_WORK: usize = 16;
@@ -53,21 +53,21 @@ pub(crate) struct Temp {
 
 /// Row lengths of a model's buffers: widths and padded strides.
 #[derive(Clone, Copy)]
-pub(crate) struct Dims {
-    pub(crate) hidden: usize,
-    pub(crate) q: usize,
-    pub(crate) kv: usize,
-    pub(crate) ffn: usize,
-    pub(crate) ld_hidden: usize,
-    pub(crate) ld_q: usize,
-    pub(crate) ld_kv: usize,
-    pub(crate) ld_qkv: usize,
-    pub(crate) ld_gate_up: usize,
-    pub(crate) ld_ffn: usize,
+pub struct Dims {
+    pub hidden: usize,
+    pub q: usize,
+    pub kv: usize,
+    pub ffn: usize,
+    pub ld_hidden: usize,
+    pub ld_q: usize,
+    pub ld_kv: usize,
+    pub ld_qkv: usize,
+    pub ld_gate_up: usize,
+    pub ld_ffn: usize,
 }
 
 impl Dims {
-    pub(crate) fn new(cfg: &ModelConfig) -> Self {
+    pub fn new(cfg: &ModelConfig) -> Self {
         let (q, kv) = (cfg.heads * cfg.head_dim, cfg.kv_heads * cfg.head_dim);
         Self {
             hidden: cfg.hidden,

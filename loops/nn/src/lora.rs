@@ -1,13 +1,14 @@
 //! Adapters on the rows of a batch: runs of sequences under the same one.
 #![allow(unsafe_code)]
 
-use crate::adapter::{Adapter, AdapterConfig, Change};
-use crate::exec::Shards;
-use crate::forward::SeqInput;
-use crate::gemm::{BESIDE_MAX, MAX_ROWS};
+use crate::adapter::{Adapter, Change};
+use crate::batch::SeqInput;
 use crate::layer::{Pass, Projection};
-use crate::panels::{Panels, Rows, RowsMut, Store};
-use crate::simd::{Buf, padded};
+use hone_checkpoint::AdapterConfig;
+use hone_kernels::cpu::{Buf, padded};
+use hone_kernels::gemm::{BESIDE_MAX, MAX_ROWS};
+use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::thread_pool::Shards;
 
 /// Neighbouring sequences under one adapter.
 #[derive(Clone, Copy)]

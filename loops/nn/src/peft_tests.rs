@@ -1,11 +1,18 @@
 #![allow(clippy::unwrap_used)]
 use std::collections::HashMap;
 
+use serde_json::json;
+
 use super::*;
-use crate::config::Family;
-use crate::exec::Executor;
 use crate::score::score;
 use crate::weights::Model;
+use hone_checkpoint::config::Family;
+use hone_checkpoint::peft::{DENSE, parse_settings, parse_weights};
+use hone_checkpoint::tensor_files::to_bytes;
+use hone_checkpoint::{
+    AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, NamedTensor, StoredDtype, Target,
+};
+use hone_kernels::thread_pool::Executor;
 
 fn model() -> ModelConfig {
     ModelConfig {
@@ -74,10 +81,7 @@ fn read_tensors(folder: &Folder) -> Vec<NamedTensor> {
 
 /// Replaces the tensors of a folder, stored as f32.
 fn with_tensors(mut folder: Folder, tensors: &[NamedTensor]) -> Folder {
-    folder.insert(
-        WEIGHTS_FILE.to_owned(),
-        tensors::to_bytes(tensors, StoredDtype::F32),
-    );
+    folder.insert(WEIGHTS_FILE.to_owned(), to_bytes(tensors, StoredDtype::F32));
     folder
 }
 
@@ -363,7 +367,7 @@ fn files_alone_tell_the_digest() {
     ] {
         let mut other = config.clone();
         other["target_modules"] = targets;
-        strange.insert(CONFIG_FILE.to_owned(), pretty(&other));
+        strange.insert(CONFIG_FILE.to_owned(), serde_json::to_vec(&other).unwrap());
         assert!(digest(&|name| strange.get(name).cloned()).is_err());
     }
 }

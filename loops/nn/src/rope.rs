@@ -1,10 +1,10 @@
 //! Rotary position embedding (Su et al. 2021) and its long-context variants.
 
-use crate::config::{ModelConfig, RopeScaling};
+use hone_checkpoint::config::{ModelConfig, RopeScaling};
 
 /// Rotary frequencies of a model, one per pair of dimensions, and the factor on cos and sin.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Rope {
+pub struct Rope {
     inverse: Vec<f32>,
     amplitude: f32,
 }
@@ -12,7 +12,7 @@ pub(crate) struct Rope {
 impl Rope {
     /// Frequencies `theta^(-2i/d)` with the model's scaling (Llama 3.1 and YaRN as in the
     /// transformers library's `modeling_rope_utils`).
-    pub(crate) fn new(cfg: &ModelConfig) -> Self {
+    pub fn new(cfg: &ModelConfig) -> Self {
         let half = cfg.head_dim / 2;
         let theta = f64::from(cfg.rope_theta);
         let base = |i: usize| theta.powf(-2.0 * i as f64 / cfg.head_dim as f64);
@@ -40,12 +40,12 @@ impl Rope {
     }
 
     /// Pairs of dimensions.
-    pub(crate) fn pairs(&self) -> usize {
+    pub fn pairs(&self) -> usize {
         self.inverse.len()
     }
 
     /// Writes cos then sin for `position`: `[2][pairs]`.
-    pub(crate) fn angles(&self, position: usize, to: &mut [f32]) {
+    pub fn angles(&self, position: usize, to: &mut [f32]) {
         let (cos, sin) = to.split_at_mut(self.pairs());
         for ((cos, sin), inverse) in cos.iter_mut().zip(sin).zip(&self.inverse) {
             let angle = f64::from(position as f32 * inverse);

@@ -3,11 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::device::{Device, DeviceError, DevicePass};
-use crate::exec::Executor;
-use crate::forward::{Logits, Scratch, SeqInput, forward};
+use crate::backend::{DeviceModel, ForwardBackend};
+use crate::batch::SeqInput;
+use crate::device_error::DeviceError;
+use crate::forward::{Logits, Scratch, forward};
 use crate::kv::KvPool;
 use crate::weights::Model;
+use hone_kernels::thread_pool::Executor;
 
 /// A model's forward with the keys and values of the sequences under way. Where it runs changes no
 /// bit of what it says.
@@ -18,7 +20,7 @@ pub struct Runner {
 
 enum Place {
     Processor(Box<Processor>),
-    Device(Box<DevicePass>),
+    Device(Box<dyn ForwardBackend>),
 }
 
 struct Processor {
@@ -60,23 +62,30 @@ impl Runner {
     ///
     /// # Errors
     /// They do not fit, or the device failed.
-    pub fn on_device(device: &Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
-        let pass = DevicePass::new(Arc::clone(device), blocks)?;
-        Ok(Self {
-            model: Arc::clone(device.model()),
-            place: Place::Device(Box::new(pass)),
-        })
+    pub fn on_device(device: &Arc<dyn DeviceModel>, blocks: usize) -> Result<Self, DeviceError> {
+        Self::forwards(device, blocks, false)
     }
 
     /// As [`Self::on_device`], in an order of its own: whatever else the device computes goes first.
     ///
     /// # Errors
     /// As [`Self::on_device`].
-    pub fn second_on_device(device: &Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
-        let pass = DevicePass::second(Arc::clone(device), blocks)?;
+    pub fn second_on_device(
+        device: &Arc<dyn DeviceModel>,
+        blocks: usize,
+    ) -> Result<Self, DeviceError> {
+        Self::forwards(device, blocks, true)
+    }
+
+    fn forwards(
+        device: &Arc<dyn DeviceModel>,
+        blocks: usize,
+        in_background: bool,
+    ) -> Result<Self, DeviceError> {
+        let forwards = Arc::clone(device).forwards(blocks, in_background)?;
         Ok(Self {
             model: Arc::clone(device.model()),
-            place: Place::Device(Box::new(pass)),
+            place: Place::Device(forwards),
         })
     }
 

@@ -11,9 +11,9 @@ mod plain;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::exec::Executor;
-use crate::grammar::TokenMask;
-use crate::logprob::token_logprob;
+use hone_domain::TokenMask;
+use hone_kernels::ops::log_softmax::token_logprob;
+use hone_kernels::thread_pool::Executor;
 
 pub use hone_domain::GREEDY_BELOW;
 
@@ -24,7 +24,7 @@ const IMPOSSIBLE: f32 = -1e30;
 const NEGLIGIBLE: f32 = 50.0;
 
 /// What a draw costs per token of the vocabulary, in multiply-adds.
-pub(crate) const DRAW_WORK: usize = 32;
+pub const DRAW_WORK: usize = 32;
 
 /// How to draw. Switched off: `top_p` 1, `top_k` 0, `min_p` 0, penalties 0 (repetition 1).
 #[derive(Debug, Clone, PartialEq)]
@@ -96,9 +96,9 @@ pub fn replayable(params: &SamplingParams) -> bool {
 /// for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PlainDraw {
-    pub(crate) temperature: f32,
-    pub(crate) top_p: f32,
-    pub(crate) top_k: u32,
+    pub temperature: f32,
+    pub top_p: f32,
+    pub top_k: u32,
     min_p: f32,
     seed: u64,
     position: u64,
@@ -125,25 +125,25 @@ impl PlainDraw {
     }
 
     /// The same draw so many tokens on.
-    pub(crate) fn after(self, tokens: usize) -> Self {
+    pub fn after(self, tokens: usize) -> Self {
         let position = self.position + tokens as u64;
         Self { position, ..self }
     }
 
     /// Takes the most likely token.
-    pub(crate) fn is_greedy(&self) -> bool {
+    pub fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature < GREEDY_BELOW
     }
 
     /// Whether each of `vocab` tokens may be drawn.
-    pub(crate) fn is_uncut(&self, vocab: usize) -> bool {
+    pub fn is_uncut(&self, vocab: usize) -> bool {
         let all = self.top_k == 0 || self.top_k as usize >= vocab;
         all && self.top_p >= 1.0 && self.min_p <= 0.0
     }
 
     /// How far below the largest a logit may be:
     /// p >= min_p * p_max  <=>  (logit - max) / T >= ln(min_p).
-    pub(crate) fn floor(&self) -> f32 {
+    pub fn floor(&self) -> f32 {
         match self.min_p > 0.0 {
             true => self.temperature * self.min_p.min(1.0).ln(),
             false => f32::NEG_INFINITY,
@@ -151,7 +151,7 @@ impl PlainDraw {
     }
 
     /// The number that chooses the token.
-    pub(crate) fn uniform(&self) -> f64 {
+    pub fn uniform(&self) -> f64 {
         uniform(self.seed, self.position)
     }
 }
@@ -253,7 +253,7 @@ thread_local! {
 }
 
 /// With the buffers of this thread.
-pub(crate) fn with_scratch(draw: impl FnOnce(&mut SampleScratch)) {
+pub fn with_scratch(draw: impl FnOnce(&mut SampleScratch)) {
     DRAWING.with_borrow_mut(draw);
 }
 
@@ -288,7 +288,7 @@ pub fn sample_all(draws: &[DrawFrom<'_>], exec: &Executor) -> Vec<Sampled> {
 }
 
 /// What [`sample`] says for a plain draw; none where the row is broken, which that tells.
-pub(crate) fn drawn(row: &[f32], how: &PlainDraw, out: &mut SampleScratch) -> Option<Sampled> {
+pub fn drawn(row: &[f32], how: &PlainDraw, out: &mut SampleScratch) -> Option<Sampled> {
     if broken(row) {
         return None;
     }

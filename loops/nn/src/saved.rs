@@ -7,10 +7,10 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::panels::Panels;
 use crate::peft::{PeftError, WEIGHTS_FILE};
-use crate::source::bf16_to_f32;
 use crate::weights::Model;
+use hone_kernels::format::tensor_data::bf16_to_f32;
+use hone_kernels::matrix::Panels;
 
 const SAVED_KEY: &str = "modules_to_save";
 

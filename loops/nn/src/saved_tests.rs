@@ -2,8 +2,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::config::{Family, ModelConfig};
 use crate::testing::tiny;
+use hone_checkpoint::config::{Family, ModelConfig};
 
 const VOCAB: usize = 32;
 

@@ -1,16 +1,15 @@
 //! Teacher-forced scoring and a plain reference generator, both on the served forward.
 
 use crate::adapter::Adapter;
-use crate::exec::Executor;
-use crate::forward::{
-    Layers, LogitsWanted, Scratch, SeqInput, forward, head, hidden_states, hidden_states_through,
-};
+use crate::batch::{LogitsWanted, SeqInput};
+use crate::forward::{Layers, Scratch, forward, head, hidden_states, hidden_states_through};
 use crate::kv::{BLOCK_TOKENS, KvPool};
-use crate::logprob::token_logprob;
-use crate::ops::RmsNorm;
-use crate::rng::Rng;
-use crate::simd::{Buf, padded};
 use crate::weights::Model;
+use hone_kernels::cpu::{Buf, padded};
+use hone_kernels::ops::RmsNorm;
+use hone_kernels::ops::log_softmax::token_logprob;
+use hone_kernels::rng::Rng;
+use hone_kernels::thread_pool::Executor;
 
 /// Tokens per forward call unless the caller chooses; the results do not depend on it.
 const CHUNK: usize = 256;
@@ -276,8 +275,8 @@ fn pick(row: &[f32], temperature: f32, u: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Family;
     use crate::testing::{model, tiny, tokens};
+    use hone_checkpoint::config::Family;
 
     #[test]
     fn an_embedding_is_the_mean_of_the_normed_hidden_states_at_length_one() {

@@ -7,24 +7,22 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::mlp::{Experts, Mlp};
+pub use self::mlp::{Experts, Mlp};
 use self::mlp::{of_expert, of_router};
-pub(crate) use self::named::hash_tensor;
-use crate::arithmetic::{Arithmetic, quickest_of_pairs};
-use crate::config::{ExpertsConfig, ModelConfig};
 use crate::kv::KvFormat;
-use crate::panels::Panels;
-use crate::quant::WeightFormat;
-use crate::rng::Rng;
 use crate::rope::Rope;
-use crate::simd::{has_compact, has_quick_bytes};
-use crate::source::{LoadError, TensorData, TensorSource};
+use hone_checkpoint::config::{ExpertsConfig, ModelConfig};
+use hone_checkpoint::digest::Digest32;
+use hone_checkpoint::{LoadError, TensorSource};
+use hone_kernels::cpu::{has_compact, has_quick_bytes};
+use hone_kernels::format::TensorData;
+use hone_kernels::format::block_quant::WeightFormat;
+use hone_kernels::matrix::self_test::quickest_of_pairs;
+use hone_kernels::matrix::{Arithmetic, Panels};
+use hone_kernels::rng::Rng;
 
 /// Matrices together from which on those of bf16 are kept in less memory.
 const COMPACT_FROM_BYTES: usize = 16 << 20;
-
-/// A SHA-256 digest.
-pub type Digest32 = [u8; 32];
 
 /// A model ready to run. Shared by serving and training behind an `Arc`.
 #[derive(Debug, Clone)]
@@ -44,11 +42,7 @@ impl Model {
     }
 
     /// The same; `hashed` is told of the digest's progress, see [`Weights::digest_watched`].
-    pub(crate) fn watched(
-        config: ModelConfig,
-        weights: Weights,
-        hashed: &mut dyn FnMut(u64),
-    ) -> Self {
+    pub fn watched(config: ModelConfig, weights: Weights, hashed: &mut dyn FnMut(u64)) -> Self {
         let digest = weights.digest_watched(&config, hashed);
         Self {
             config,
@@ -96,33 +90,33 @@ pub fn fingerprint(model: &Model) -> String {
 
 /// `y = x W^T + bias`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Linear {
-    pub(crate) w: Panels,
-    pub(crate) bias: Option<Vec<f32>>,
+pub struct Linear {
+    pub w: Panels,
+    pub bias: Option<Vec<f32>>,
 }
 
 /// One transformer layer. Query, key and value rows are stacked in one matrix, gate and up in
 /// another; stacking changes no bits.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LayerWeights {
-    pub(crate) norm1: Vec<f32>,
-    pub(crate) qkv: Linear,
-    pub(crate) q_norm: Option<Vec<f32>>,
-    pub(crate) k_norm: Option<Vec<f32>>,
-    pub(crate) o: Linear,
-    pub(crate) norm2: Vec<f32>,
-    pub(crate) mlp: Mlp,
+pub struct LayerWeights {
+    pub norm1: Vec<f32>,
+    pub qkv: Linear,
+    pub q_norm: Option<Vec<f32>>,
+    pub k_norm: Option<Vec<f32>>,
+    pub o: Linear,
+    pub norm2: Vec<f32>,
+    pub mlp: Mlp,
 }
 
 /// All weights of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
-    pub(crate) embed: Panels,
+    pub embed: Panels,
     /// `None` when the head is the embedding.
-    pub(crate) head: Option<Panels>,
-    pub(crate) norm: Vec<f32>,
-    pub(crate) layers: Vec<LayerWeights>,
-    pub(crate) rope: Rope,
+    pub head: Option<Panels>,
+    pub norm: Vec<f32>,
+    pub layers: Vec<LayerWeights>,
+    pub rope: Rope,
 }
 
 /// One linear layer as it appears in a checkpoint: projections that are stacked here.
@@ -171,10 +165,10 @@ pub(crate) fn is_compact(arithmetic: Arithmetic, bytes: usize) -> bool {
 
 /// How matrices are kept from the moment they are read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Keep {
-    pub(crate) format: WeightFormat,
-    /// Those of bf16 in less memory ([`crate::compact`]).
-    pub(crate) compact: bool,
+pub struct Keep {
+    pub format: WeightFormat,
+    /// Those of bf16 in less memory ([`hone_kernels::format::exponent_coded`]).
+    pub compact: bool,
 }
 
 struct Loader<'a> {
@@ -276,7 +270,7 @@ impl Weights {
 
     /// As [`Self::from_source`]; every matrix is kept as `keep` says as soon as it is read, so that
     /// no second copy of the model is ever held.
-    pub(crate) fn from_source_as(
+    pub fn from_source_as(
         cfg: &ModelConfig,
         src: &dyn TensorSource,
         keep: Keep,
@@ -313,8 +307,8 @@ impl Weights {
         }
     }
 
-    /// The same weights; matrices of bf16 that can be are kept in less memory ([`crate::compact`]).
-    pub(crate) fn compacted(self) -> Self {
+    /// The same weights; matrices of bf16 that can be are kept in less memory ([`hone_kernels::format::exponent_coded`]).
+    pub fn compacted(self) -> Self {
         self.map(|w| w, Panels::compacted)
     }
 
@@ -349,12 +343,12 @@ impl Weights {
         Self::from_source(cfg, &source).expect("a random source has every tensor")
     }
 
-    pub(crate) fn head(&self) -> &Panels {
+    pub fn head(&self) -> &Panels {
         self.head.as_ref().unwrap_or(&self.embed)
     }
 
     /// The same weights in f32, the form that is trained.
-    pub(crate) fn widened(&self) -> Self {
+    pub fn widened(&self) -> Self {
         let linear = |l: &Linear| Linear {
             w: l.w.widened(),
             bias: l.bias.clone(),
@@ -396,7 +390,7 @@ impl Weights {
     }
 
     /// The same on a processor that is quick at products of bytes, and with what multiplies bf16.
-    pub(crate) fn quickest_with(&self, bytes: bool, pairs: Option<Arithmetic>) -> Arithmetic {
+    pub fn quickest_with(&self, bytes: bool, pairs: Option<Arithmetic>) -> Arithmetic {
         let (codes, others): (Vec<_>, Vec<_>) =
             self.matrices().partition(|w| w.takes(Arithmetic::Int8));
         let weights = |all: Vec<&Panels>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
@@ -413,7 +407,7 @@ impl Weights {
         all.max().unwrap_or_default()
     }
 
-    pub(crate) fn matrices(&self) -> impl Iterator<Item = &Panels> {
+    pub fn matrices(&self) -> impl Iterator<Item = &Panels> {
         let layers = self.layers.iter();
         let matrices = layers.flat_map(|l| {
             let attention = [&l.qkv.w, &l.o.w];
@@ -425,7 +419,7 @@ impl Weights {
 
     /// Every trained array in a fixed order, and whether weight decay applies (matrices only).
     /// Experts and their routers are never trained.
-    pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
+    pub fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
         let mut arrays: Vec<(&mut [f32], bool)> = vec![(self.embed.values_mut(), true)];
         for layer in &mut self.layers {
             let attention = [&mut layer.qkv, &mut layer.o];

@@ -11,11 +11,12 @@ use hone_domain::{
     Ask, Blobs, CallFinder, Collect, Digest, Form, Grammar, Policies, Policy, PolicyChoice,
     PolicyVersion, Scope, ServeError, Token,
 };
-use hone_nn::device::{Device, DeviceError};
-use hone_nn::grammar::Constraint;
-use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{Executor, Model, Runner, embed, fingerprint, states};
+use hone_kernels::Executor;
+use hone_nn::{DeviceError, DeviceModel};
+use hone_nn::{Model, Runner, embed, fingerprint, states};
 use hone_runtime::{Board, Clock, LatestReader, RoomState};
+use hone_text::grammar::Constraint;
+use hone_text::tokenizer::Tokenizer;
 
 use crate::adapters::{LoadResult, Wanted};
 use crate::backend::{Answer, Backend, Cancel, Capabilities};
@@ -43,7 +44,7 @@ pub struct ServeCtx {
     /// The compute threads.
     pub executor: Arc<Executor>,
     /// The device that computes the steps; none is the processor.
-    pub device: Option<Arc<Device>>,
+    pub device: Option<Arc<dyn DeviceModel>>,
     /// Tokens that end a completion.
     pub end_tokens: Vec<Token>,
     /// Where adapters are.

@@ -1,6 +1,6 @@
 //! How much memory keys and values get, and what fits into it.
 
-use hone_nn::device::Device;
+use hone_nn::DeviceModel;
 use hone_nn::{BLOCK_TOKENS, KvPool, Model, blocks_out_of_sight};
 
 use crate::config::Config;
@@ -10,13 +10,13 @@ use crate::engine::ServeCtx;
 const OPEN_BYTES_MIN: u64 = 512 << 20;
 
 /// Bytes that keys and values of one request take that is as long as the model's own context.
-pub fn context_bytes(model: &Model, device: Option<&Device>) -> u64 {
+pub fn context_bytes(model: &Model, device: Option<&dyn DeviceModel>) -> u64 {
     let blocks = model.config.max_positions.div_ceil(BLOCK_TOKENS) as u64;
     blocks.saturating_mul(block_bytes(model, device))
 }
 
 /// Bytes of a block of keys and values over all layers.
-fn block_bytes(model: &Model, device: Option<&Device>) -> u64 {
+fn block_bytes(model: &Model, device: Option<&dyn DeviceModel>) -> u64 {
     let each = match device {
         Some(device) => device.bytes_per_block(),
         None => KvPool::bytes_per_block(&model.config, model.kv),
@@ -89,7 +89,7 @@ impl KvRoom {
 
 /// Of the wanted memory, on a device at most what is free there less a tenth, which steps and
 /// adapters use.
-fn held(wanted: u64, device: Option<&Device>) -> Result<u64, String> {
+fn held(wanted: u64, device: Option<&dyn DeviceModel>) -> Result<u64, String> {
     let Some(device) = device else {
         return Ok(wanted);
     };
@@ -106,7 +106,7 @@ fn held(wanted: u64, device: Option<&Device>) -> Result<u64, String> {
 }
 
 /// Blocks that one request holds at most.
-fn blocks_each(model: &hone_nn::ModelConfig, config: &Config) -> usize {
+fn blocks_each(model: &hone_checkpoint::ModelConfig, config: &Config) -> usize {
     // Positions after which the first block is out of sight: the largest window, to whole blocks.
     let horizon = model.max_positions + BLOCK_TOKENS;
     let unseen = blocks_out_of_sight(model, horizon);

@@ -10,8 +10,9 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hone_domain::{BlobError, Blobs, Digest, Policies, Policy, Scope};
-use hone_nn::device::Device;
-use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, prove};
+use hone_kernels::Executor;
+use hone_nn::DeviceModel;
+use hone_nn::{Adapter, Model, PROBE_FILE, peft, prove};
 use hone_runtime::LatestReader;
 use tokio::sync::mpsc::{Receiver, channel};
 
@@ -28,7 +29,7 @@ pub(crate) struct LoaderCtx {
     pub(crate) model: Arc<Model>,
     /// Proves what is loaded, and what is served. Not the engine's own: its steps do not wait for that.
     pub(crate) executor: Arc<Executor>,
-    pub(crate) device: Option<Arc<Device>>,
+    pub(crate) device: Option<Arc<dyn DeviceModel>>,
     pub(crate) shared: Arc<Shared>,
     /// How often what is served is proven; none never.
     pub(crate) prove_every: Option<Duration>,
@@ -251,7 +252,7 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
     let proven_by = began.elapsed();
     // Here and not at its first step, so that no step waits for the copy.
     if let Some(device) = &ctx.device {
-        device.place(&adapter).map_err(|error| error.to_string())?;
+        device.upload(&adapter).map_err(|error| error.to_string())?;
     }
     tracing::debug!(
         version = policy.version.0,

@@ -1,16 +1,18 @@
 //! Masks of constrained completions, made on threads of their own while the model computes: which
 //! tokens a grammar allows next depends on the tokens so far and on nothing else. A mask that takes
-//! longer than the step delays its own completion and no other: grammars whose last mask was slow
-//! stand in a line of their own. Where a grammar rules calls alone, nothing is masked between them.
+//! longer than the step delays its own completion and few others: a few threads take turns, and grammars
+//! whose last mask was slow have threads of their own. Where a grammar rules calls alone, nothing is masked between them.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use hone_domain::TokenMask;
 use hone_domain::{CallFinder, Grammar, ServeError, Token};
-use hone_nn::grammar::{Constraint, GrammarError, Grammars, TokenMask};
-use hone_nn::tokenizer::Tokenizer;
+use hone_text::grammar::{Constraint, GrammarError, Grammars};
+use hone_text::tokenizer::Tokenizer;
 
 use crate::sequence::Setup;
 
@@ -20,6 +22,9 @@ const GRAMMARS_MAX: usize = 64;
 const GRAMMARS_BYTES_MAX: usize = 1 << 20;
 /// Stack of each thread: grammars nest.
 const STACK_BYTES: usize = 8 << 20;
+/// Cores that share a thread for masks of either kind, and most of those threads: the model needs the cores.
+const CORES_EACH: usize = 4;
+const THREADS_MAX: usize = 8;
 /// A mask that takes this long is slow; most take a tenth of it, with a vocabulary of 150,000 too.
 const SLOW: Duration = Duration::from_millis(2);
 
@@ -174,8 +179,9 @@ impl Masks {
     pub(crate) fn start() -> std::io::Result<Self> {
         #[cfg(test)]
         let probe = Arc::<Probe>::default();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cores / CORES_EACH).clamp(1, THREADS_MAX);
         let line = |name: &str| {
-            let (jobs, inbox) = channel::<Job>();
             #[cfg(test)]
             let delay = probe.clone();
             let before_each = move || {
@@ -184,10 +190,7 @@ impl Masks {
                     delay.delay_us.load(std::sync::atomic::Ordering::Relaxed),
                 ));
             };
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            let thread = thread.stack_size(STACK_BYTES);
-            thread.spawn(move || make_all(&inbox, before_each))?;
-            std::io::Result::Ok(jobs)
+            line_of(name, threads, before_each)
         };
         Ok(Self {
             quick: line("hone-masks")?,
@@ -212,19 +215,49 @@ impl Masks {
     }
 }
 
-/// Makes the masks that are still wanted, until nobody can want any.
-fn make_all(inbox: &Receiver<Job>, mut before_each: impl FnMut()) {
-    while let Ok(job) = inbox.recv() {
+/// A queue of masks that so many threads make.
+fn line_of(
+    name: &str,
+    threads: usize,
+    before_each: impl Fn() + Clone + Send + 'static,
+) -> std::io::Result<Sender<Job>> {
+    let (jobs, inbox) = channel::<Job>();
+    let inbox = Arc::new(Mutex::new(inbox));
+    for _ in 0..threads {
+        let (inbox, before_each) = (Arc::clone(&inbox), before_each.clone());
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let next = move || {
+            let inbox = inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            inbox.recv().ok()
+        };
+        let thread = thread.stack_size(STACK_BYTES);
+        thread.spawn(move || make_all(next, before_each))?;
+    }
+    Ok(jobs)
+}
+
+/// Makes the masks that are still wanted, until nobody can want any. One that panics costs its own
+/// completion.
+fn make_all(next: impl Fn() -> Option<Job>, mut before_each: impl FnMut()) {
+    while let Some(job) = next() {
         if job.completion.strong_count() == 0 {
             continue;
         }
         let began = Instant::now();
         let back = job.back;
-        before_each();
-        let is_begun = matches!(job.took, Took::Beginning(_));
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            before_each();
+            let is_begun = matches!(job.took, Took::Beginning(_));
+            let next_call = is_begun.then(|| job.constraint.fork());
+            (next_call, make(job.constraint, (job.took, job.goes_on)))
+        }));
+        let (next_call, mask) = made.unwrap_or_else(|_| {
+            tracing::error!("making a mask panicked; its completion fails");
+            (None, Err(GrammarError::new("making a mask panicked")))
+        });
         let made = Made {
-            next_call: is_begun.then(|| job.constraint.fork()),
-            mask: make(job.constraint, (job.took, job.goes_on)),
+            next_call,
+            mask,
             was_slow: began.elapsed() >= SLOW,
         };
         // A completion that was cancelled meanwhile wants no mask.
@@ -507,10 +540,13 @@ mod tests {
         inbox.try_iter().for_each(|job| drop(again.send(job)));
         drop(again);
         let mut made = 0;
-        make_all(&rest, || {
-            made += 1;
-            std::thread::sleep(takes);
-        });
+        make_all(
+            || rest.recv().ok(),
+            || {
+                made += 1;
+                std::thread::sleep(takes);
+            },
+        );
         made
     }
 
@@ -521,6 +557,51 @@ mod tests {
         drop((first, third));
         assert_eq!(make_those(&inbox, Duration::ZERO), 1);
         assert!(second.is_ready(Duration::ZERO) && second.mask().is_ok());
+    }
+
+    #[test]
+    fn a_mask_that_panics_costs_its_own_completion_and_no_other() {
+        let (masks, [inbox, _]) = lines();
+        let [mut first, mut second] = [(); 2].map(|()| masked(&masks, "start: /[a-d]{8}/"));
+        let mut count = 0;
+        let next = || inbox.try_recv().ok();
+        make_all(next, || {
+            count += 1;
+            assert!(count > 1, "the first one breaks");
+        });
+        assert!(first.is_ready(Duration::ZERO));
+        let error = first.mask().expect_err("it broke");
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(second.is_ready(Duration::ZERO) && second.mask().is_ok());
+    }
+
+    #[test]
+    fn threads_make_masks_beside_each_other() {
+        // Each mask waits until both are being made.
+        let both = Arc::new((Mutex::new(0), std::sync::Condvar::new()));
+        let meet = {
+            let both = Arc::clone(&both);
+            move || {
+                let (count, changed) = &*both;
+                let mut count = count.lock().expect("nothing broke");
+                *count += 1;
+                changed.notify_all();
+                let wait = Duration::from_secs(60);
+                drop(changed.wait_timeout_while(count, wait, |count| *count < 2));
+            }
+        };
+        let jobs = line_of("masks", 2, meet).expect("threads");
+        let (quick, slow, probe) = (jobs.clone(), jobs, Arc::default());
+        let masks = Masks { quick, slow, probe };
+        let began = Instant::now();
+        let mut all = [(); 2].map(|()| masked(&masks, "start: /[a-d]{8}/"));
+        for masked in &mut all {
+            assert!(masked.is_ready(Duration::from_secs(120)) && masked.mask().is_ok());
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "one after the other"
+        );
     }
 
     #[test]

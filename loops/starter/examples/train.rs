@@ -4,11 +4,11 @@
 
 use std::path::PathBuf;
 
-use hone_nn::folder::ModelFolder;
 use hone_starter::chat::Talker;
 use hone_starter::error::StarterError;
 use hone_starter::eval::evaluate;
 use hone_starter::recipe::{Progress, TrainOptions, train};
+use hone_text::folder::ModelFolder;
 
 fn main() -> Result<(), StarterError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use hone_nn::folder::{ModelFolder, load_model};
-use hone_nn::template::ChatTemplate;
-use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{BLOCK_TOKENS, Executor, KvPool, LogitsWanted, Model, Scratch, SeqInput, forward};
+use hone_kernels::Executor;
+use hone_nn::load_model;
+use hone_nn::{BLOCK_TOKENS, KvPool, LogitsWanted, Model, Scratch, SeqInput, forward};
+use hone_text::folder::ModelFolder;
+use hone_text::template::ChatTemplate;
+use hone_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::error::StarterError;
@@ -36,7 +38,7 @@ impl Talker {
             .filter_map(|end| tokenizer.id_of(end))
             .collect();
         Ok(Self {
-            model: load_model(folder, &mut |_, _, _| {})?,
+            model: load_model(folder.checkpoint(), &mut |_, _, _| {})?,
             template: folder.template(),
             exec: Executor::new(threads),
             tokenizer,
@@ -198,7 +200,7 @@ fn choose(row: &[f32], temperature: f32, rng: &mut Rng) -> u32 {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use hone_nn::folder::ModelFolder;
+    use hone_text::folder::ModelFolder;
 
     use super::*;
     use crate::folder::model_files;

@@ -14,10 +14,10 @@ pub enum StarterError {
     },
     /// A model folder could not be read.
     #[error(transparent)]
-    Load(#[from] hone_nn::LoadError),
+    Load(#[from] hone_checkpoint::LoadError),
     /// The chat template could not be rendered.
     #[error("the chat template failed: {0}")]
-    Template(#[from] hone_nn::template::TemplateError),
+    Template(#[from] hone_text::template::TemplateError),
     /// The learner could not be made.
     #[error("the learner cannot start: {0}")]
     Learner(#[from] hone_nn::LearnerError),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use half::bf16;
-use hone_nn::{Family, ModelConfig, NamedTensor, StoredDtype};
+use hone_checkpoint::{Family, ModelConfig, NamedTensor, StoredDtype};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
@@ -175,8 +175,9 @@ pub fn model_files() -> &'static [(&'static str, &'static [u8])] {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use hone_nn::folder::ModelFolder;
-    use hone_nn::{Model, TensorSource};
+    use hone_checkpoint::TensorSource;
+    use hone_nn::Model;
+    use hone_text::folder::ModelFolder;
     use serde_json::Map;
 
     use super::*;

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hone_nn::folder::ModelFolder;
-use hone_nn::{
-    Control, Executor, Learner, LearnerConfig, Model, Objective, StoredDtype, TokenLoss, TrainRow,
-    Trainable,
-};
+use hone_checkpoint::StoredDtype;
+use hone_kernels::Executor;
+use hone_nn::{Control, Learner, LearnerConfig, Model, Objective, TokenLoss, TrainRow, Trainable};
+use hone_text::folder::ModelFolder;
 use serde::Serialize;
 
 use crate::chat::Talker;

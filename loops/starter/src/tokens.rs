@@ -99,7 +99,7 @@ pub struct Row {
 /// Encodes conversations as the chat template lays them out.
 #[derive(Debug)]
 pub struct ChatEncoder {
-    tokenizer: hone_nn::tokenizer::Tokenizer,
+    tokenizer: hone_text::tokenizer::Tokenizer,
     im_start: u32,
     im_end: u32,
     end_of_text: u32,
@@ -109,7 +109,7 @@ impl ChatEncoder {
     /// Reads a tokenizer.json that has the chat tokens.
     pub fn new(tokenizer_json: &str) -> Result<Self, StarterError> {
         let json = tokenizer_json.as_bytes();
-        let tokenizer = hone_nn::tokenizer::Tokenizer::from_json(json, "tokenizer.json")?;
+        let tokenizer = hone_text::tokenizer::Tokenizer::from_json(json, "tokenizer.json")?;
         let id = |text: &'static str| {
             tokenizer
                 .id_of(text)

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use hone_domain::{BatchId, Millis, Reason, Scope, Token, TurnId};
-use hone_runtime::{Clock, Ids};
-use hone_store::{
+use hone_ledger::{
     Claim, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery, Replayed,
     SampleClaim, SampleMaterial, Versions, Window,
 };
+use hone_runtime::{Clock, Ids};
 use serde_json::Value;
 
 use crate::config::Config;

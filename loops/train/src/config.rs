@@ -379,10 +379,12 @@ impl LearnerConfig {
     ///
     /// # Errors
     /// The name that is not one.
-    pub fn targets(&self) -> Result<Vec<hone_nn::Target>, String> {
-        let known = hone_nn::Target::ALL.map(hone_nn::Target::module).join(", ");
+    pub fn targets(&self) -> Result<Vec<hone_checkpoint::Target>, String> {
+        let known = hone_checkpoint::Target::ALL
+            .map(hone_checkpoint::Target::module)
+            .join(", ");
         let target = |name: &String| {
-            hone_nn::Target::from_module(name).ok_or_else(|| {
+            hone_checkpoint::Target::from_module(name).ok_or_else(|| {
                 format!("train.learner.lora_targets: {name:?} is not one of {known}")
             })
         };
@@ -398,7 +400,9 @@ impl LearnerConfig {
             lora_rank: 4,
             lora_alpha: 8.0,
             rslora: false,
-            lora_targets: hone_nn::Target::ALL.map(|t| t.module().to_owned()).to_vec(),
+            lora_targets: hone_checkpoint::Target::ALL
+                .map(|t| t.module().to_owned())
+                .to_vec(),
             adapter_dtype: AdapterPrecision::F32,
             lr: 2e-3,
             beta1: 0.9,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hone_domain::{BatchId, BlobKey, Millis, Policy, Scope, Token};
-use hone_store::{Claim, Publish, Ready, Refusal, Replayed, SampleMaterial};
+use hone_ledger::{Claim, Publish, Ready, Refusal, Replayed, SampleMaterial};
 use serde::{Deserialize, Serialize};
 
 use crate::credit::RecentMean;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use hone_domain::*;
-use hone_store::*;
+use hone_ledger::*;
 use tokio::sync::Notify;
 
 /// What happens at the chosen call.

@@ -1,7 +1,7 @@
 //! The last check before training: which claimed turns may enter a policy-gradient batch.
 
 use hone_domain::{Reason, invariants};
-use hone_store::{Claim, SampleMaterial};
+use hone_ledger::{Claim, SampleMaterial};
 
 use crate::credit::Method;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_domain::{Blobs, OnTrial, Policies, Scope};
+use hone_ledger::{Ledger, LedgerError, Publish, Ready, Refusal};
 use hone_runtime::{Board, Hands, Latest, Shutdown, Switch};
-use hone_store::{Ledger, LedgerError, Publish, Ready, Refusal};
 
 use crate::claim::Claimer;
 use crate::event::{Effect, PublishOutcome, Report};

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hone_blobs::FsBlobs;
 use hone_domain::{
     Digest, Fate, NextState, Policies, Scope, Transition, TransitionId, Turn, TurnId, Verdict,
     VerdictId,
 };
+use hone_ledger::Ledger;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Board, Clock, Ids, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, Wake,
     queue,
 };
-use hone_store::{FsBlobs, Ledger, SqliteConfig, SqliteLedger};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 

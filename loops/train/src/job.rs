@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hone_domain::{
     BatchId, BlobKey, Digest, Millis, PolicyVersion, Reason, Scope, TransitionId, TurnId,
 };
-use hone_store::{Claim, SampleMaterial};
+use hone_ledger::{Claim, SampleMaterial};
 use serde_json::{Value, json};
 
 use crate::credit::RecentMean;

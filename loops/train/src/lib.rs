@@ -56,8 +56,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{Blobs, Policies, Token};
+use hone_ledger::{Ledger, Versions};
 use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, Wake, drive};
-use hone_store::{Ledger, Versions};
 
 pub use config::{
     AdapterPrecision, CanaryConfig, Config, ContextConfig, GateConfig, LearnerConfig, PruneConfig,

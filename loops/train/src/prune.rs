@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hone_domain::{BlobKey, Blobs};
+use hone_ledger::{LedgerError, Publish, Versions};
 use hone_runtime::Clock;
-use hone_store::{LedgerError, Publish, Versions};
 
 use crate::config::Config;
 use crate::save::{ADAPTERS, LEARNERS, checkpoint_key};

@@ -1,8 +1,8 @@
 //! Publishing: one transaction that makes a version visible, then the news to serve.
 
 use hone_domain::{OnTrial, Policies, Policy, PolicyVersion};
+use hone_ledger::{Ledger, LedgerError, Publish};
 use hone_runtime::Latest;
-use hone_store::{Ledger, LedgerError, Publish};
 
 use crate::event::PublishOutcome;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hone_domain::{Token, TransitionId, TurnId};
-use hone_store::SampleMaterial;
+use hone_ledger::SampleMaterial;
 
 use crate::credit::second_tries;
 

@@ -9,8 +9,8 @@ use hone_domain::{
     BatchId, Blobs, Digest, Fate, Feedback, FeedbackId, ForgetId, Policy, PolicyVersion, Reason,
     Scope, Turn, TurnId,
 };
+use hone_ledger::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, Versions};
 use hone_runtime::{Clock, ShutdownTrigger, Wake};
-use hone_store::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, Versions};
 use sha2::Digest as _;
 use uuid::Uuid;
 

@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_damaged_checkpoint_is_no_checkpoint() {
         let folder = tempfile::tempdir().unwrap();
-        let blobs = hone_store::FsBlobs::open(folder.path(), 1_000).unwrap();
+        let blobs = hone_blobs::FsBlobs::open(folder.path(), 1_000).unwrap();
         let key = checkpoint_key(&Scope::of("o", None), Digest([1; 32]));
         let read = || read_checkpoint(&blobs, &key).unwrap();
         assert_eq!(read(), None);

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use hone_domain::{Millis, PolicyVersion, Reason, Scope, invariants};
+use hone_ledger::{Publish, Ready, Refusal, SampleMaterial};
 use hone_runtime::{Event, Room, Wake};
-use hone_store::{Publish, Ready, Refusal, SampleMaterial};
 
 use crate::config::Config;
 use crate::counters::Counters;

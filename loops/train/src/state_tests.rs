@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::{BatchId, BlobKey, Digest, Policy};
+use hone_ledger::SampleMaterial;
 use hone_runtime::{Event, Room};
-use hone_store::SampleMaterial;
 use uuid::Uuid;
 
 use super::*;

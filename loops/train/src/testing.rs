@@ -6,7 +6,7 @@ use hone_domain::{
     Completion, Digest, Kept, Origin, RequestId, Sampling, Scope, SessionId, StopReason, Token,
     TransitionId, Turn, TurnId, TurnKind, VersionSpan,
 };
-use hone_store::{Claim, Consumer, SampleMaterial};
+use hone_ledger::{Claim, Consumer, SampleMaterial};
 use uuid::Uuid;
 
 use crate::gate::Measured;

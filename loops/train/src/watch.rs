@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use hone_domain::{PolicyVersion, Scope, StopReason, Token};
-use hone_store::{PolicyRecord, PolicyStatus, WatchNews, WatchPlace};
+use hone_ledger::{PolicyRecord, PolicyStatus, WatchNews, WatchPlace};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{CanaryConfig, WatchConfig};

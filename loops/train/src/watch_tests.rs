@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::{BlobKey, Digest, Policy};
-use hone_store::{PolicyStatus, WatchedTurn, WatchedVerdict};
+use hone_ledger::{PolicyStatus, WatchedTurn, WatchedVerdict};
 use serde_json::Value;
 
 use super::*;

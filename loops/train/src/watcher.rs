@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hone_domain::{Policies, PolicyVersion, Scope};
+use hone_ledger::{Ledger, LedgerError, Restore, RestoreWhy, Versions};
 use hone_runtime::{Clock, Latest};
-use hone_store::{Ledger, LedgerError, Restore, RestoreWhy, Versions};
 
 use crate::config::Config;
 use crate::watch::{self, Alarm, Held, WatchDecision, WatchLook, WatchMemory};

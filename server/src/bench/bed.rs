@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hone_blobs::FsBlobs;
+use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
 use hone_domain::{
     Ask, AskContext, Blobs, Collect, Delta, Form, Grammar, Origin, Policies, PolicyChoice, Reason,
     RequestId, Sampling, Scope, SessionId, StopRules, Token, TurnId, TurnKind,
 };
-use hone_nn::device::Device;
-use hone_nn::{AdapterDtype, Executor, LoraConfig, Model, Target, WeightFormat, Weights};
+use hone_kernels::{Executor, WeightFormat};
+use hone_nn::DeviceModel;
+use hone_nn::{Model, Weights};
 use hone_runtime::{Board, Latest, SystemClock};
 use hone_serve::{Answer, Backend, Engine, ServeCtx};
 use hone_starter::rng::Rng;
-use hone_store::FsBlobs;
 use uuid::Uuid;
 
 use super::Bench;
@@ -39,8 +41,9 @@ pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
         let model = Arc::new(Model::new(shape.clone(), weights));
         let model = computed(model, &bench.config.model, starter.device.is_some())?;
         let device = starter.device.as_ref();
-        let load =
-            |device: &Arc<Device>| device::load(device.driver().clone(), &model, &starter.executor);
+        let load = |device: &Arc<dyn DeviceModel>| {
+            device::load_other(&**device, &model, &starter.executor)
+        };
         let builtin = Builtin {
             device: device.map(load).transpose()?,
             model,

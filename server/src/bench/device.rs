@@ -4,15 +4,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hone_checkpoint::{
+    AdapterDtype, ExpertsConfig, Family, LoadError, LoraConfig, ModelConfig, Target, TensorSource,
+};
+use hone_cuda::{Driver, Emulator};
+use hone_kernels::{Executor, TensorData, WeightFormat};
 use hone_nn::bench::medium_shape;
-use hone_nn::device::{Device, DeviceError, Driver, Emulator};
 use hone_nn::sample::{PlainDraw, SamplingParams};
 use hone_nn::{
-    Adapter, AdapterDtype, BLOCK_TOKENS, Control, Executor, ExpertsConfig, Family, Learner,
-    LearnerConfig, LoadError, LogitsWanted, LoraConfig, LossKind, Model, ModelConfig, Objective,
-    Runner, SeqInput, StepReport, Target, TensorData, TensorSource, TokenLoss, TrainRow,
-    WeightFormat, Weights,
+    Adapter, BLOCK_TOKENS, Control, Learner, LearnerConfig, LogitsWanted, LossKind, Model,
+    Objective, Runner, SeqInput, StepReport, TokenLoss, TrainRow, Weights,
 };
+use hone_nn::{DeviceError, DeviceModel};
 use hone_starter::rng::Rng;
 use serde_json::{Value, json};
 
@@ -447,7 +450,7 @@ fn speed_row(name: &str, what: &str, speed: f64, read: String) -> [String; 7] {
 
 /// Tokens per second of completions at a context of [`CONTEXT`] tokens.
 fn decode(
-    device: &Arc<Device>,
+    device: &Arc<dyn DeviceModel>,
     (concurrent, adapter): (usize, Option<&Adapter>),
     time: Duration,
 ) -> Result<f64, DeviceError> {
@@ -471,7 +474,7 @@ fn decode(
 }
 
 /// Tokens per second of a prompt of [`CONTEXT`] tokens.
-fn prefill(device: &Arc<Device>, time: Duration) -> Result<f64, DeviceError> {
+fn prefill(device: &Arc<dyn DeviceModel>, time: Duration) -> Result<f64, DeviceError> {
     let blocks: Vec<u32> = (0..CONTEXT.div_ceil(BLOCK_TOKENS) as u32).collect();
     let mut runner = Runner::on_device(device, blocks.len())?;
     let tokens: Vec<u32> = (0..CONTEXT as u32).collect();
@@ -488,7 +491,7 @@ fn prefill(device: &Arc<Device>, time: Duration) -> Result<f64, DeviceError> {
 /// Tokens per second of training on rows of [`CONTEXT`] tokens, forward and backward, and the longest
 /// slice in milliseconds.
 fn train(
-    (model, device): (&Arc<Model>, &Arc<Device>),
+    (model, device): (&Arc<Model>, &Arc<dyn DeviceModel>),
     exec: &Arc<Executor>,
     time: Duration,
 ) -> Result<(f64, f64), String> {

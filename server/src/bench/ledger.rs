@@ -9,11 +9,12 @@ use hone_domain::{
     Ask, AskContext, Collect, Delta, Message, Origin, PolicyChoice, Receipt, RequestId, Role,
     Sampling, Scope, SessionId, SessionIndex, StopRules, Token, Turn, TurnId, TurnKind,
 };
+use hone_ledger::Ledger;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Board, Clock, Outbox, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue,
 };
 use hone_serve::{Backend, NullBackend};
-use hone_store::{Ledger, SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use uuid::Uuid;

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hone_checkpoint::{AdapterConfig, DenseConfig, ModelConfig};
+use hone_kernels::{Executor, WeightFormat};
 use hone_nn::{
-    AdapterConfig, Control, DenseConfig, Executor, Learner, LearnerConfig, LossKind, Model,
-    ModelConfig, Objective, StepError, StepReport, TokenLoss, TrainRow, WeightFormat, Weights,
+    Control, Learner, LearnerConfig, LossKind, Model, Objective, StepError, StepReport, TokenLoss,
+    TrainRow, Weights,
 };
 use serde_json::{Value, json};
 

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hone_domain::{Digest, Millis, SessionIndexConfig, UserRole};
-use hone_nn::{Arithmetic, KvFormat, Model, WeightFormat};
-use hone_store::{AnswerLimits, SqliteConfig};
+use hone_kernels::{Arithmetic, WeightFormat};
+use hone_ledger::AnswerLimits;
+use hone_ledger_sql::SqliteConfig;
+use hone_nn::{KvFormat, Model};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 

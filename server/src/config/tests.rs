@@ -300,7 +300,8 @@ fn no_everyday_prompt_is_a_question_that_knowledge_is_measured_with() {
 #[test]
 fn keys_and_values_are_kept_as_the_matrices_are() {
     use super::sections::KeyValues;
-    use hone_nn::{KvFormat, Model, WeightFormat, Weights, bench};
+    use hone_kernels::WeightFormat;
+    use hone_nn::{KvFormat, Model, Weights, bench};
     let model = |format| {
         let shape = bench::starter_shape();
         let weights = Weights::random(&shape, 1).into_format(format);
@@ -325,7 +326,7 @@ fn keys_and_values_are_kept_as_the_matrices_are() {
 
 #[test]
 fn products_come_to_what_the_machine_has() {
-    use hone_nn::Arithmetic;
+    use hone_kernels::Arithmetic;
     let quickest = Arithmetic::Int8;
     let taken = |products: Products| products.arithmetic(quickest, false);
     assert_eq!(taken(Products::Auto), Ok(quickest));

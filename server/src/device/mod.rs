@@ -5,8 +5,9 @@ mod nvidia;
 
 use std::sync::Arc;
 
-use hone_nn::device::{Device, DeviceError, Driver, Emulator};
-use hone_nn::{Executor, Model};
+use hone_cuda::{Device, Driver, Emulator};
+use hone_kernels::Executor;
+use hone_nn::{DeviceError, DeviceModel, Model};
 use serde::{Deserialize, Serialize};
 
 use crate::progress::{Progress, Unit};
@@ -56,7 +57,7 @@ pub(crate) fn open(
     choice: Choice,
     model: &Arc<Model>,
     exec: &Executor,
-) -> Result<Option<Arc<Device>>, String> {
+) -> Result<Option<Arc<dyn DeviceModel>>, String> {
     if choice == Choice::Cpu {
         return Ok(None);
     }
@@ -90,22 +91,32 @@ pub(crate) fn load(
     driver: Arc<dyn Driver>,
     model: &Arc<Model>,
     exec: &Executor,
-) -> Result<Arc<Device>, String> {
+) -> Result<Arc<dyn DeviceModel>, String> {
     placed(driver, model, exec).map_err(|error| error.to_string())
 }
 
-/// The same, and tells how far its copy is.
-fn placed(
-    driver: Arc<dyn Driver>,
+/// Another model on the device that has one.
+pub(crate) fn load_other(
+    device: &dyn DeviceModel,
     model: &Arc<Model>,
     exec: &Executor,
-) -> Result<Arc<Device>, DeviceError> {
+) -> Result<Arc<dyn DeviceModel>, String> {
+    copied(|progress| device.load_other(Arc::clone(model), exec, progress))
+        .map_err(|error| error.to_string())
+}
+
+/// The same, and tells how far its copy is.
+fn placed(driver: Arc<dyn Driver>, model: &Arc<Model>, exec: &Executor) -> Loaded {
+    copied(|progress| Ok(Device::load(driver, Arc::clone(model), exec, progress)?))
+}
+
+type Loaded = Result<Arc<dyn DeviceModel>, DeviceError>;
+
+/// What `load` loads, while it is told how far it is.
+fn copied(load: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Loaded) -> Loaded {
     let about = (Unit::Layers, PROGRESS_FROM_LAYERS);
     let mut progress = Progress::new("copying the model to the device", about);
-    let device = Device::load(driver, Arc::clone(model), exec, &mut |done, all| {
-        progress.at(done as u64, all as u64);
-    });
-    let device = device?;
+    let device = load(&mut |done, all| progress.at(done as u64, all as u64))?;
     tracing::info!(device = device.name(), "the device computes");
     Ok(device)
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
-use hone_nn::device::{DeviceError, Driver, KERNELS, Launch, Launches, Limits, Repeats};
+use hone_cuda::{Driver, KERNELS, Launch, Launches, Limits, Repeats};
+use hone_nn::DeviceError;
 
 /// The kernels, compiled by build.rs: machine code for the architectures it names, and PTX that
 /// the driver compiles for newer ones.

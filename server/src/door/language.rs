@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hone_domain::{CallStyle, Reasoning, Sampling, Token};
-use hone_nn::template::ChatTemplate;
-use hone_nn::tokenizer::Tokenizer;
+use hone_text::template::ChatTemplate;
+use hone_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
 /// Why messages could not be rendered.

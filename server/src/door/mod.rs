@@ -26,9 +26,9 @@ use hone_collect::{Input, SharedIndex};
 use hone_domain::{
     Message, Policies, RequestId, Scope, ServeError, SessionId, SessionIndex, Token, Trail, TurnId,
 };
+use hone_ledger::LateTurns;
 use hone_runtime::{Clock, Ids, LatestReader, Outbox, Shutdown};
 use hone_serve::{Backend, Cancel};
-use hone_store::LateTurns;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 

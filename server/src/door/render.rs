@@ -172,8 +172,8 @@ fn template_call(call: &ToolCall) -> Value {
 #[cfg(test)]
 mod tests {
     use hone_domain::{CallStyle, Sampling, Token};
-    use hone_nn::template::ChatTemplate;
-    use hone_nn::tokenizer::Tokenizer;
+    use hone_text::template::ChatTemplate;
+    use hone_text::tokenizer::Tokenizer;
 
     use super::super::{LanguageError, Manner, ModelLanguage};
     use super::*;

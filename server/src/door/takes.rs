@@ -331,8 +331,8 @@ fn renders(language: &dyn Language, messages: &[Message]) -> bool {
 #[cfg(test)]
 mod tests {
     use hone_domain::Sampling;
-    use hone_nn::template::ChatTemplate;
-    use hone_nn::tokenizer::Tokenizer;
+    use hone_text::template::ChatTemplate;
+    use hone_text::tokenizer::Tokenizer;
 
     use super::super::ModelLanguage;
     use super::*;

@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
+use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex};
 use hone_domain::{Blobs, Consents, Policies, SessionIndex};
+use hone_ledger::{Answers, LateTurns, Ledger, People, Personal, Versions};
+use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
-use hone_store::{Answers, FsBlobs, LateTurns, Ledger, People, Personal, SqliteLedger, Versions};
 
 use crate::config::Config;
 use crate::learning::{Lessons, Rules};

@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hone_collect::Input;
+use hone_ledger::Ledger;
 use hone_runtime::{Outbox, Overflow, ShutdownTrigger, queue};
 use hone_serve::{Backend, Engine};
-use hone_store::Ledger;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};

@@ -1,7 +1,7 @@
 //! What can change while the house runs: keys and hosts of the configuration, limits, the level of
 //! the log, the certificate.
 
-use hone_store::AuditEntry;
+use hone_ledger::AuditEntry;
 use serde_json::json;
 
 use super::{House, guard_of};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_collect::Input;
-use hone_nn::Executor;
+use hone_kernels::Executor;
 use hone_runtime::{
     Backoff, Board, Inbox, Outbox, Overflow, RoomState, Shutdown, Wake, queue, supervise,
 };

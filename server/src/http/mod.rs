@@ -37,8 +37,8 @@ use std::time::Instant;
 use axum::Router;
 use hone_collect::Input;
 use hone_domain::Policies;
+use hone_ledger::{Ledger, Personal, Versions};
 use hone_runtime::{Board, Clock, Ids, Latest, LatestReader, Outbox};
-use hone_store::{Ledger, Personal, Versions};
 use hone_train::UnderWay;
 use tokio::sync::Semaphore;
 

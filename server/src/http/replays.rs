@@ -19,7 +19,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use hone_domain::{Digest, Millis, RequestId};
-use hone_store::{Answer, AnswerLimits, AnswerName, Answered, Answers, LedgerError};
+use hone_ledger::{Answer, AnswerLimits, AnswerName, Answered, Answers, LedgerError};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;

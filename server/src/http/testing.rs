@@ -14,22 +14,23 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hone_blobs::FsBlobs;
+use hone_checkpoint::{AdapterDtype, Family, LoraConfig, ModelConfig, StoredDtype, Target};
 use hone_collect::Input;
 use hone_domain::{
     Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
     Predicted, Reason, Receipt, Sampling, Scope, ServeError, SessionIndex, StopReason, Token,
     TokenDelta, Turn, UserRole, VersionSpan,
 };
-use hone_nn::{
-    Adapter, AdapterDtype, Executor, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target,
-    peft,
-};
+use hone_kernels::Executor;
+use hone_ledger::{FeedbackOutcome, LateTurns, People};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_nn::{Adapter, Model, peft};
 use hone_runtime::{
     Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
     queue,
 };
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats, HeldGrammar};
-use hone_store::{FeedbackOutcome, FsBlobs, LateTurns, People, SqliteConfig, SqliteLedger};
 use hone_train::UnderWay;
 use http_body_util::BodyExt;
 use serde_json::Value;

@@ -87,12 +87,13 @@ impl Hub<'_> {
         let repo = self.id.repo.replace('/', "--");
         let folder = self.access.cache.join(repo).join(commit.as_str());
         // It may be the first thing in the data folder, which is nobody else's to read.
-        hone_store::make_private(&folder).map_err(|error| unwritable(&folder, &error))?;
+        hone_ledger_sql::make_private(&folder).map_err(|error| unwritable(&folder, &error))?;
         for name in &names {
             let place = folder.join(name);
             if !place.exists() {
                 let parent = place.parent().unwrap_or(&folder);
-                hone_store::make_private(parent).map_err(|error| unwritable(parent, &error))?;
+                hone_ledger_sql::make_private(parent)
+                    .map_err(|error| unwritable(parent, &error))?;
                 self.file((commit.as_str(), name), &place).await?;
             }
         }

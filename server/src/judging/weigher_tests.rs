@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use hone_blobs::FsBlobs;
+use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
 use hone_domain::{
     Ask, BlobKey, Blobs, Collect, Delta, Digest, Message, NextState, Policies, Policy,
     PolicyVersion, Role, Scope, StopRules, Token, Transition, TransitionId, Turn,
@@ -16,12 +18,13 @@ use hone_judge::{
     Compared, CompleteOptions, Completed, Completer, CompleterError, Config, Ctx, ModelConfig,
     Weigher,
 };
-use hone_nn::{Adapter, AdapterDtype, LoraConfig, Target, peft, score};
+use hone_ledger::Ledger as _;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_nn::{Adapter, peft, score};
 use hone_runtime::{
     Board, Ids as _, Latest, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue,
 };
 use hone_serve::{Backend as _, Engine, ServeCtx};
-use hone_store::{FsBlobs, Ledger as _, SqliteConfig, SqliteLedger};
 use hone_train::{hint_words, hinted_prompt};
 use tempfile::TempDir;
 

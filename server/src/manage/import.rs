@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Subcommand;
-use hone_nn::peft::{CONFIG_FILE, PICKLE_FILE, PeftError, WEIGHTS_FILE};
+use hone_checkpoint::peft::{CONFIG_FILE, PICKLE_FILE, PeftError, WEIGHTS_FILE};
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hone_domain::Millis;
+use hone_ledger::{AuditEntry, People};
 use hone_runtime::Clock;
-use hone_store::{AuditEntry, People};
 use serde_json::{Value, json};
 
 use super::store_error;

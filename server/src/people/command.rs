@@ -6,11 +6,11 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use hone_domain::{Millis, RateLimits, UserRole};
-use hone_runtime::{Clock, SystemClock};
-use hone_store::{
-    ApiKey, AuditEntry, AuditQuery, Changed, Keeper, Ledger, People, PeopleChange, SqliteLedger,
-    User, UserChange,
+use hone_ledger::{
+    ApiKey, AuditEntry, AuditQuery, Changed, Keeper, Ledger, People, PeopleChange, User, UserChange,
 };
+use hone_ledger_sql::SqliteLedger;
+use hone_runtime::{Clock, SystemClock};
 use serde_json::{Value, json};
 use toml::Value as Toml;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hone_domain::RateLimits;
-use hone_store::{Keeper, LedgerError, Team, User};
+use hone_ledger::{Keeper, LedgerError, Team, User};
 
 use super::{Directory, locked};
 use crate::http::guard::Caller;
@@ -167,7 +167,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use hone_domain::UserRole;
-    use hone_store::Member;
+    use hone_ledger::Member;
 
     use super::*;
 

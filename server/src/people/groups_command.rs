@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Subcommand};
 use hone_domain::UserRole;
-use hone_store::{
+use hone_ledger::{
     Changed, Keeper, Member, People, PeopleChange, Team, TeamChange, User, UserChange,
 };
 use serde_json::{Value, json};

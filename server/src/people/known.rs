@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use hone_domain::{Digest, Millis};
-use hone_store::Uses;
+use hone_ledger::Uses;
 
 use crate::http::guard::Caller;
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hone_domain::{Millis, RateLimits, UserRole};
-use hone_store::{Changed, Invite, PeopleChange, User};
+use hone_ledger::{Changed, Invite, PeopleChange, User};
 use serde_json::json;
 
 use super::secrets::{self, Cost};

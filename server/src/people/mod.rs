@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hone_domain::{Digest, Millis, UserRole};
+use hone_ledger::{AuditEntry, Changed, LedgerError, People, PeopleChange, SignIn, User};
 use hone_runtime::Clock;
-use hone_store::{AuditEntry, Changed, LedgerError, People, PeopleChange, SignIn, User};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -490,7 +490,7 @@ pub fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use hone_domain::RateLimits;
-    use hone_store::UserChange;
+    use hone_ledger::UserChange;
 
     use super::*;
     use crate::http::testing::{Recorder, Stage};

@@ -3,7 +3,7 @@
 use argon2::password_hash::phc::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Version};
 use hone_domain::Digest;
-use hone_store::User;
+use hone_ledger::User;
 use sha2::{Digest as _, Sha256};
 
 /// Begin of every key.

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use hone_domain::Digest;
-use hone_store::AuditEntry;
+use hone_ledger::AuditEntry;
 use serde_json::json;
 
 use super::{

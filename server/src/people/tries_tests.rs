@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::RateLimits;
+use hone_ledger::UserChange;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::ManualClock;
-use hone_store::{SqliteConfig, SqliteLedger, UserChange};
 
 use super::*;
 use crate::http::testing::defaults;

@@ -9,13 +9,13 @@ use hone_domain::{
     Feedback, Millis, Policy, PolicyVersion, Reason, Scope, SessionId, Signal, Transition,
     TransitionId, Turn, TurnId, Verdict,
 };
-use hone_runtime::Clock;
-use hone_store::{
+use hone_ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
     OldestPending, OpenPage, OpenTurn, Page, PolicyRecord, Publish, Reading, Ready, Refusal,
     ReplayQuery, Replayed, SampleAge, SampleClaim, SessionCursor, SessionLine, SessionView,
     TurnEntry, TurnFilter, TurnLine, TurnRow, TurnView,
 };
+use hone_runtime::Clock;
 
 use super::{Judged, Telemetry, Trained, TurnMark};
 

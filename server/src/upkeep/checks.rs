@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use hone_domain::Millis;
 use hone_judge::ModelKind;
-use hone_store::{AuditQuery, Ledger, People, SqliteLedger, Versions as _};
+use hone_ledger::{AuditQuery, Ledger, People, Versions as _};
+use hone_ledger_sql::SqliteLedger;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 
@@ -350,7 +351,7 @@ pub(super) fn model(config: &Config) -> Outcome {
         Engine::Builtin if !Path::new(path).exists() => skipped(format!(
             "{path} is no folder here; as a hub id it is fetched at the start"
         )),
-        Engine::Builtin => match hone_nn::folder::ModelFolder::open(Path::new(path)) {
+        Engine::Builtin => match hone_text::folder::ModelFolder::open(Path::new(path)) {
             Ok(_) => fine(format!("{path} has what is needed")),
             Err(error) => broken(
                 error.to_string(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use hone_store::Ledger;
+use hone_ledger::Ledger;
 use serde::Serialize;
 use serde_json::json;
 
@@ -109,7 +109,7 @@ fn shown(finding: &Finding, colour: bool) -> String {
 
 /// A folder without a ledger: new, or one whose ledger was lost.
 fn no_ledger(config: &Config, folder: &Path) -> Outcome {
-    match hone_store::check_not_lost(&config.store.sqlite(folder).file) {
+    match hone_ledger_sql::check_not_lost(&config.store.sqlite(folder).file) {
         Ok(()) => skipped("there is none yet; the first start makes it"),
         Err(error) => broken(error.to_string(), "see docs/operations.md"),
     }

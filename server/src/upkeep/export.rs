@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use hone_domain::{Digest, Fate, PolicyVersion, Scope};
+use hone_ledger::{FateState, Ledger, People, Reading, TurnFilter, TurnView};
+use hone_ledger_sql::SqliteLedger;
 use hone_nn::peft;
-use hone_store::{FateState, Ledger, People, Reading, SqliteLedger, TurnFilter, TurnView};
 use serde_json::{Value, json};
 
 use super::{check_adapter, entry, open, run};
@@ -269,7 +270,7 @@ async fn find(
     let most = if version.is_some() { VERSIONS_MAX } else { 1 };
     let records = ledger.versions(Some(&known), most).await;
     let records = records.map_err(|error| error.to_string())?;
-    let wanted = |record: &&hone_store::PolicyRecord| {
+    let wanted = |record: &&hone_ledger::PolicyRecord| {
         version.is_none_or(|version| record.policy.version == version)
     };
     let Some(record) = records.iter().find(wanted) else {

@@ -12,9 +12,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use hone_domain::{Digest, Millis};
+use hone_ledger::{AuditEntry, Ledger, People};
+use hone_ledger_sql::{Maker, Replacing, SqliteConfig, SqliteLedger};
 use hone_nn::{PROBE_FILE, check_probe, peft};
 use hone_runtime::{Clock, SystemClock};
-use hone_store::{AuditEntry, Ledger, Maker, People, Replacing, SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -156,7 +157,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
     let into = args.folder.display().to_string();
     let manifest = run(async {
         // The entry is in the copy too, so it comes first; what is refused leaves none.
-        hone_store::check_vacant(&args.folder).map_err(|error| error.to_string())?;
+        hone_ledger_sql::check_vacant(&args.folder).map_err(|error| error.to_string())?;
         note(&config, &entry("backup", &into, json!({}))).await?;
         let maker = Maker {
             program: env!("CARGO_PKG_VERSION"),
@@ -164,7 +165,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
             check: &check_adapter,
         };
         let sqlite = config.store.sqlite(&folder);
-        let done = hone_store::back_up(&sqlite, &args.folder, maker).await;
+        let done = hone_ledger_sql::back_up(&sqlite, &args.folder, maker).await;
         done.map_err(|error| error.to_string())
     })?;
     println!(
@@ -184,7 +185,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
 pub(crate) fn restore(args: &RestoreArgs) -> Result<ExitCode, String> {
     if args.check {
         let manifest = run(async {
-            let whole = hone_store::verify_whole(&args.folder, &check_adapter).await;
+            let whole = hone_ledger_sql::verify_whole(&args.folder, &check_adapter).await;
             whole.map_err(|error| error.to_string())
         })?;
         let (turns, files) = (manifest.turns, manifest.files.len());
@@ -203,7 +204,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<ExitCode, String> {
             now_ms: now_ms(),
             check: &check_adapter,
         };
-        let done = hone_store::restore(&args.folder, &sqlite, how).await;
+        let done = hone_ledger_sql::restore(&args.folder, &sqlite, how).await;
         let done = done.map_err(|error| error.to_string())?;
         let detail = json!({"created_ms": done.0.created_ms, "turns": done.0.turns});
         let from = args.folder.display().to_string();

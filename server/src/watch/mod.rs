@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hone_ledger::{LedgerCounts, PolicyStatus};
 use hone_runtime::Shutdown;
-use hone_store::{LedgerCounts, PolicyStatus};
 use serde::Serialize;
 use tokio::time::timeout;
 use utoipa::ToSchema;
@@ -330,7 +330,7 @@ async fn look(http: &Http, seen: Option<Seen>) -> (Look, Option<Seen>) {
 
 async fn answered<T>(
     what: &'static str,
-    asked: impl Future<Output = Result<T, hone_store::LedgerError>>,
+    asked: impl Future<Output = Result<T, hone_ledger::LedgerError>>,
 ) -> Option<T> {
     match timeout(LEDGER_TIMEOUT, asked).await {
         Ok(Ok(answer)) => Some(answer),

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use hone_domain::{Reason, Scope, Stage};
+use hone_ledger::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
 use hone_runtime::RoomStatus;
 use hone_serve::{EngineStats, HistogramSnapshot};
-use hone_store::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
 use serde_json::Value;
 
 use super::history::Values;
@@ -281,8 +281,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use hone_domain::{BlobKey, Digest, Policy, PolicyVersion, Scope};
+    use hone_ledger::PolicyStatus;
     use hone_runtime::Board;
-    use hone_store::PolicyStatus;
     use serde_json::json;
 
     use super::*;

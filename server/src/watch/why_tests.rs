@@ -1,9 +1,9 @@
 //! Situations and what is said of them.
 
 use hone_domain::{PolicyVersion, Reason, Scope};
+use hone_ledger::{LedgerCounts, Standing, Trial, Tripped};
 use hone_runtime::Board;
 use hone_serve::EngineStats;
-use hone_store::{LedgerCounts, Standing, Trial, Tripped};
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use hone_domain::{Blobs, Fate, Policy, PolicyVersion, Scope, Stage, TurnId, invariants};
-use hone_store::{Ledger, TurnRow, reason_at_record};
+use hone_ledger::{Ledger, TurnRow, reason_at_record};
 
 use super::trainer::{ADAPTER_FILE, digest_of};
 use super::users::Told;

@@ -10,7 +10,7 @@ use hone_domain::{
     Feedback, Millis, Policy, PolicyVersion, Reason, Receipt, Scope, Transition, TransitionId,
     Turn, TurnId, Verdict, invariants,
 };
-use hone_store::{
+use hone_ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
     OpenPage, OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim,
     TurnRow, TurnView,

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use hone_domain::{PolicyVersion, Scope, SessionId, TurnId};
-use hone_store::{
+use hone_ledger::{
     LedgerError, OldestPending, Page, Reading, SampleAge, SessionCursor, SessionLine, SessionView,
     TurnEntry, TurnFilter, TurnLine,
 };

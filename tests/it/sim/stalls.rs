@@ -7,13 +7,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use hone_blobs::FsBlobs;
 use hone_collect::{Carry, CollectHands, Input};
 use hone_domain::{Feedback, FeedbackId, Turn};
 use hone_judge::JudgeHands;
+use hone_ledger::{FeedbackOutcome, Ledger};
+use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{
     Board, Clock, Ids, ManualClock, Overflow, SeededIds, ShutdownTrigger, Wake, queue,
 };
-use hone_store::{FeedbackOutcome, FsBlobs, Ledger, SqliteLedger};
 use hone_train::{Train, TrainHands};
 use tokio::sync::oneshot;
 

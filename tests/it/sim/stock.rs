@@ -9,8 +9,9 @@ use hone_domain::{
     SessionIndex, SessionIndexConfig, Signal, StopReason, Transition, TransitionId, Turn, Verdict,
     VerdictId,
 };
+use hone_ledger::Ledger;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{Ids, Latest, Outbox, Overflow, SeededIds, queue};
-use hone_store::{Ledger, SqliteConfig, SqliteLedger};
 
 use super::rng::Rng;
 use super::trainer::FINGERPRINT;

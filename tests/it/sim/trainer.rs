@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
+use hone_blobs::FsBlobs;
 use hone_domain::{BlobError, BlobKey, Blobs, Digest};
-use hone_store::FsBlobs;
 use hone_train::{Candidate, Measured, Parity, ProbeSummary, TrainError, TrainJob, Trainer};
 
 use super::rng::{Rng, mix};

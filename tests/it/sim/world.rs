@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use hone_blobs::FsBlobs;
 use hone_collect::{Carry, CollectHands, SharedIndex};
 use hone_domain::{Fate, Policies, PolicyVersion, Scope, SessionIndex, SessionIndexConfig};
 use hone_judge::JudgeHands;
+use hone_ledger::Ledger;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Board, Clock, Event, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, Wake,
     queue,
 };
-use hone_store::{FsBlobs, Ledger, SqliteConfig, SqliteLedger};
 use hone_train::{Train, TrainHands};
 
 use super::ledger::{Plant, SimLedger};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hone_domain::{Millis, Signal, Vote};
-use hone_store::{Claim, Claimed};
+use hone_ledger::{Claim, Claimed};
 
 use super::replies::{Reply, Undecided};
 use super::settling::Settled;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{Millis, NextKind, NextState, Turn, Vote};
-use hone_store::Claim;
+use hone_ledger::Claim;
 use tokio::sync::oneshot;
 
 use super::settling::Settled;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use hone_domain::{HintChoice, Millis, Signal, Verdict, VerdictId, Vote};
-use hone_store::Claim;
+use hone_ledger::Claim;
 use tokio::sync::oneshot;
 
 use super::replies::Undecided;

@@ -13,7 +13,7 @@ mod shape;
 use hone_domain::{
     Check, Heard, NextKind, NextState, Outcome, Role, Signal, Subject, Turn, Verifier, Vote,
 };
-use hone_store::Claimed;
+use hone_ledger::Claimed;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 

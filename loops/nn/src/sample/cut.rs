@@ -6,7 +6,7 @@
 //! to 2e-7; what the unit leaves of a whole vocabulary is below that.
 
 use super::{IMPOSSIBLE, PlainDraw, by_rank};
-use crate::simd::{Kernel, LANES, V16, dispatch, exp};
+use hone_kernels::cpu::{Kernel, LANES, V16, dispatch, exp};
 
 /// What the most likely token weighs. Four million of them fit the sum.
 const WHOLE: f32 = (1u64 << 42) as f32;

@@ -1,7 +1,7 @@
 //! The draw that nothing but the temperature shapes, over the whole vocabulary.
 
 use super::NEGLIGIBLE;
-use crate::simd::{Kernel, V16, dispatch};
+use hone_kernels::cpu::{Kernel, V16, dispatch};
 
 /// Weights that are summed together, and the sums side by side in it.
 const CHUNK: usize = 256;
@@ -94,7 +94,7 @@ impl Kernel for Draw<'_> {
 }
 
 /// e^x for `-50 <= x <= 0`, within two units in the last place: the reduction of
-/// [`crate::simd::exp`] and Taylor's series, in operations that compilers turn into vectors.
+/// [`hone_kernels::cpu::exp`] and Taylor's series, in operations that compilers turn into vectors.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
     const MAGIC: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52

@@ -1,6 +1,6 @@
 //! AdamW (Loshchilov and Hutter 2019) with global-norm clipping, on f32 arrays.
 
-use crate::simd::{Kernel, V16, dispatch};
+use hone_kernels::cpu::{Kernel, V16, dispatch};
 
 /// First and second moments of every trained array, and the number of updates behind them.
 #[derive(Debug, Clone, PartialEq)]

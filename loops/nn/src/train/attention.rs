@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 
 use crate::attention::{Tile, softmax_row};
-use crate::exec::Shards;
-use crate::gemm::{Epilogue, Gemm, Half, Source, Stepped, Strided};
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
 use crate::layer::{Dims, Pass};
-use crate::simd::{Buf, Kernel, LANES, V16, dispatch, padded};
+use hone_kernels::cpu::{Buf, Kernel, LANES, V16, dispatch, padded};
+use hone_kernels::gemm::{Epilogue, Gemm, Half, Source, Stepped, Strided};
+use hone_kernels::thread_pool::Shards;
 
 /// Query tokens handled together: their probabilities are one matrix, against which key and value
 /// gradients are products of useful depth.

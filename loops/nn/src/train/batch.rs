@@ -8,23 +8,23 @@ use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
 use super::loss::LossStep;
 use super::{Control, StepError, TrainRow};
 use crate::adapter::Adapter;
-use crate::exec::Executor;
-use crate::forward::{LogitsWanted, SeqInput};
+use crate::batch::{LogitsWanted, SeqInput};
 use crate::kv::{BLOCK_TOKENS, KvLayer};
 use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
-use crate::simd::Buf;
 use crate::weights::{Model, Weights};
+use hone_kernels::cpu::Buf;
+use hone_kernels::thread_pool::Executor;
 
 /// Asks for permission to go on, between slices, and measures them.
-pub(crate) struct Pacer<'a> {
-    pub(crate) pause: &'a mut dyn FnMut() -> Control,
-    pub(crate) last: Instant,
-    pub(crate) slices: usize,
-    pub(crate) longest_us: u64,
+pub struct Pacer<'a> {
+    pub pause: &'a mut dyn FnMut() -> Control,
+    pub last: Instant,
+    pub slices: usize,
+    pub longest_us: u64,
 }
 
 impl<'a> Pacer<'a> {
-    pub(crate) fn new(pause: &'a mut dyn FnMut() -> Control) -> Self {
+    pub fn new(pause: &'a mut dyn FnMut() -> Control) -> Self {
         Self {
             pause,
             last: Instant::now(),
@@ -34,7 +34,7 @@ impl<'a> Pacer<'a> {
     }
 
     /// End of a slice.
-    pub(crate) fn tick(&mut self) -> Result<(), StepError> {
+    pub fn tick(&mut self) -> Result<(), StepError> {
         let us = u64::try_from(self.last.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.longest_us = self.longest_us.max(us);
         self.slices += 1;
@@ -50,30 +50,30 @@ impl<'a> Pacer<'a> {
 
 /// A token to learn from, located in a micro-batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Site {
+pub struct Site {
     /// Row of the micro-batch's buffers whose logits predict the token.
-    pub(crate) at: usize,
-    pub(crate) token: u32,
+    pub at: usize,
+    pub token: u32,
     /// Index into the step's rows, and into that row's `loss`.
-    pub(crate) row: usize,
-    pub(crate) item: usize,
+    pub row: usize,
+    pub item: usize,
 }
 
 /// Rows that run through the model together. Each row is cut after the last token that predicts
 /// something to learn from.
-pub(crate) struct Micro<'a> {
+pub struct Micro<'a> {
     rows: Vec<(usize, &'a [u32])>,
     blocks: Vec<u32>,
-    pub(crate) sites: Vec<Site>,
-    pub(crate) tokens: usize,
+    pub sites: Vec<Site>,
+    pub tokens: usize,
     /// Per token, the experts that are recorded of it.
-    pub(crate) recorded: Vec<Option<&'a [u16]>>,
+    pub recorded: Vec<Option<&'a [u16]>>,
 }
 
 impl<'a> Micro<'a> {
     /// Packs rows `range`, in order, into micro-batches of up to `limit` tokens (a longer row is
     /// alone). Rows without loss tokens are left out.
-    pub(crate) fn pack(rows: &'a [TrainRow], range: Range<usize>, limit: usize) -> Vec<Self> {
+    pub fn pack(rows: &'a [TrainRow], range: Range<usize>, limit: usize) -> Vec<Self> {
         let mut packed: Vec<Self> = Vec::new();
         for index in range {
             let row = &rows[index];
@@ -122,7 +122,7 @@ impl<'a> Micro<'a> {
         }
     }
 
-    pub(crate) fn inputs<'b>(&'b self, adapter: Option<&'b Adapter>) -> Vec<SeqInput<'b>> {
+    pub fn inputs<'b>(&'b self, adapter: Option<&'b Adapter>) -> Vec<SeqInput<'b>> {
         let logits = LogitsWanted::None;
         let input = |&(first, tokens): &(usize, &'b [u32])| SeqInput {
             tokens,
@@ -136,7 +136,7 @@ impl<'a> Micro<'a> {
 }
 
 /// Where all gradients go.
-pub(crate) enum Sink {
+pub enum Sink {
     Full(Box<Weights>),
     Adapter(Adapter),
 }
@@ -149,7 +149,7 @@ impl Sink {
         }
     }
 
-    pub(crate) fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
+    pub fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
         match self {
             Self::Full(grads) => grads.arrays_mut(),
             Self::Adapter(grads) => grads.arrays_mut(),
@@ -162,16 +162,16 @@ impl Sink {
 pub(crate) struct Buffers {
     /// Input of every layer.
     inputs: Vec<Buf>,
-    pub(crate) kept: KeptLayers,
+    pub kept: KeptLayers,
     /// Of the layer at work; from forward to backward, of the last one.
     acts: Acts,
     kv: Option<KvLayer>,
     temp: Temp,
-    pub(crate) x: Buf,
-    pub(crate) grads: GradBufs,
-    pub(crate) logits: Buf,
-    pub(crate) picked: Buf,
-    pub(crate) dpicked: Buf,
+    pub x: Buf,
+    pub grads: GradBufs,
+    pub logits: Buf,
+    pub picked: Buf,
+    pub dpicked: Buf,
 }
 
 impl Buffers {
@@ -296,10 +296,10 @@ impl Buffers {
 
 /// What a training pass runs on.
 #[derive(Clone, Copy)]
-pub(crate) struct Run<'a> {
-    pub(crate) model: &'a Model,
-    pub(crate) adapter: Option<&'a Adapter>,
-    pub(crate) exec: &'a Executor,
+pub struct Run<'a> {
+    pub model: &'a Model,
+    pub adapter: Option<&'a Adapter>,
+    pub exec: &'a Executor,
     /// For a backward pass: bytes of layer results to keep for it.
-    pub(crate) backward: Option<usize>,
+    pub backward: Option<usize>,
 }

@@ -1,6 +1,6 @@
 //! What a learner refuses, before anything is computed.
 
-use crate::config::ModelConfig;
+use hone_checkpoint::config::ModelConfig;
 
 use super::{LearnerConfig, LearnerError, Objective, StepError, TokenLoss, TrainRow, Trainable};
 

@@ -6,16 +6,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::tests::{PPO, SlowLoss, config, go_on, gradients, rows};
+use super::tests::{SlowLoss, gradients};
 use super::*;
-use crate::adapter::{Adapter, AdapterDtype};
-use crate::config::ModelConfig;
-use crate::exec::Executor;
-use crate::forward::{LogitsWanted, Scratch, SeqInput, forward};
+use crate::adapter::Adapter;
 use crate::goldens_test;
-use crate::kv::{BLOCK_TOKENS, KvPool};
-use crate::testing::{Oracle, lora, lora_of, model, with_experts};
-use crate::weights::Model;
+use crate::testing::{
+    Oracle, PPO, bits, config, go_on, lora, lora_of, model, recorded, rows, with_experts,
+};
+use hone_checkpoint::AdapterDtype;
+use hone_checkpoint::config::ModelConfig;
 
 #[test]
 fn gradients_are_those_of_pytorch() {
@@ -62,42 +61,6 @@ fn gradients_are_those_of_pytorch() {
             }
         }
     }
-}
-
-/// The experts that each token of a text uses.
-fn used(model: &Model, adapter: &Adapter, tokens: &[u32]) -> Vec<Vec<u16>> {
-    let count = tokens.len().div_ceil(BLOCK_TOKENS);
-    let blocks: Vec<u32> = (0..count as u32).collect();
-    let mut kv = KvPool::new(model, count);
-    let mut scratch = Scratch::default();
-    let seq = SeqInput {
-        tokens,
-        start: 0,
-        blocks: &blocks,
-        adapter: Some(adapter),
-        logits: LogitsWanted::All,
-    };
-    let logits = forward(model, &mut kv, &[seq], &Executor::new(1), &mut scratch);
-    (0..tokens.len())
-        .map(|row| logits.experts(row).to_vec())
-        .collect()
-}
-
-/// The rows with the experts that were used where their tokens were predicted.
-pub(super) fn recorded(model: &Model, adapter: &Adapter, rows: &[TrainRow]) -> Vec<TrainRow> {
-    let mut rows = rows.to_vec();
-    for row in &mut rows {
-        let used = used(model, adapter, &row.tokens);
-        for loss in &mut row.loss {
-            loss.experts = Some(used[loss.position - 1].clone());
-        }
-    }
-    rows
-}
-
-fn bits(logprobs: &[Vec<f32>]) -> Vec<Vec<u32>> {
-    let row = |row: &Vec<f32>| row.iter().map(|x| x.to_bits()).collect();
-    logprobs.iter().map(row).collect()
 }
 
 #[test]
@@ -162,5 +125,8 @@ fn what_is_not_trained_of_a_model_with_experts_is_refused() {
     refused(&shape, vec![0, 1, 2]);
     refused(&shape, vec![0, 1, 2, 0, 1, 7]);
     refused(&shape, vec![0, 1, 1, 0, 1, 2]);
-    refused(&crate::testing::tiny(crate::Family::Qwen3), vec![0]);
+    refused(
+        &crate::testing::tiny(hone_checkpoint::Family::Qwen3),
+        vec![0],
+    );
 }

@@ -3,13 +3,13 @@
 //! no function that has one.
 
 use super::layer::{GradBufs, LayerBack};
-use crate::config::ExpertsConfig;
 use crate::experts::Mixture;
 use crate::layer::Acts;
-use crate::ops::{GluShape, dot, each_row, swiglu_backward, weighted_sum};
-use crate::panels::{Panels, Rows, RowsMut, Store};
-use crate::simd::{Buf, LANES, padded};
 use crate::weights::Experts;
+use hone_checkpoint::config::ExpertsConfig;
+use hone_kernels::cpu::{Buf, LANES, padded};
+use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::ops::{GluShape, dot, each_row, swiglu_backward, weighted_sum};
 
 /// Buffers of this gradient.
 #[derive(Default)]

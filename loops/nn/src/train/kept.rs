@@ -7,10 +7,10 @@
 
 use std::mem::swap;
 
-use crate::config::ModelConfig;
 use crate::experts::{Mixture, Route};
 use crate::layer::{Acts, Dims};
-use crate::simd::{Buf, LANES, padded};
+use hone_checkpoint::config::ModelConfig;
+use hone_kernels::cpu::{Buf, LANES, padded};
 
 /// What is kept of one layer.
 struct Kept {
@@ -140,7 +140,7 @@ fn fitting(cfg: &ModelConfig, tokens: usize, budget: usize) -> Vec<Size> {
 }
 
 /// How many layers those are.
-pub(crate) fn layers_that_fit(cfg: &ModelConfig, tokens: usize, budget: usize) -> usize {
+pub fn layers_that_fit(cfg: &ModelConfig, tokens: usize, budget: usize) -> usize {
     fitting(cfg, tokens, budget).len()
 }
 

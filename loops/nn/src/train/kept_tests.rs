@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use super::expert_tests::recorded;
 use super::kept::{KeptLayers, Size};
-use super::tests::{PPO, config, go_on, policy};
 use super::*;
-use crate::adapter::{Adapter, AdapterDtype};
+use crate::adapter::Adapter;
 use crate::bench::starter_shape;
-use crate::config::ModelConfig;
-use crate::exec::Executor;
-use crate::testing::{forms_of, lora_of, model, tokens, with_experts};
+use crate::testing::{
+    PPO, config, forms_of, go_on, lora_of, model, policy, recorded, tokens, with_experts,
+};
+use hone_checkpoint::AdapterDtype;
+use hone_checkpoint::config::ModelConfig;
+use hone_kernels::thread_pool::Executor;
 
 /// Rows of different lengths, of which two are packed together.
 fn rows(shape: &ModelConfig) -> Vec<TrainRow> {

@@ -2,14 +2,15 @@
 
 use super::attention::AttentionGrad;
 use super::experts::MixtureGrad;
-use crate::adapter::{Adapter, Change, Changes, Pair, Target};
+use crate::adapter::{Adapter, Change, Changes, Pair};
 use crate::kv::KvLayer;
 use crate::layer::{Acts, Pass, Temp};
-use crate::ops::{NormGrad, RmsNorm, add_to, each_row, swiglu_backward};
-use crate::panels::{Panels, Rows, RowsMut, Store};
 use crate::rope::rotate;
-use crate::simd::{Buf, LANES, padded};
 use crate::weights::{LayerWeights, Linear, Mlp};
+use hone_checkpoint::Target;
+use hone_kernels::cpu::{Buf, LANES, padded};
+use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::ops::{NormGrad, RmsNorm, add_to, each_row, swiglu_backward};
 
 /// Where the gradients of one layer's parameters go.
 pub(crate) enum LayerSink<'a> {
@@ -384,7 +385,7 @@ struct Path<'a> {
     scale: f32,
     x: Rows<'a>,
     dy: Rows<'a>,
-    exec: &'a crate::exec::Executor,
+    exec: &'a hone_kernels::thread_pool::Executor,
 }
 
 impl Path<'_> {

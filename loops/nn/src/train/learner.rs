@@ -13,11 +13,12 @@ use super::{
     Under, ess_scale,
 };
 use crate::adapter::Adapter;
-use crate::config::StoredDtype;
-use crate::device::{Asking, Device, DeviceError, DevicePasses};
-use crate::exec::Executor;
-use crate::logprob::Shape;
+use crate::backend::{Asking, DeviceModel, TrainBackend};
+use crate::device_error::DeviceError;
 use crate::weights::Model;
+use hone_checkpoint::config::StoredDtype;
+use hone_kernels::ops::log_softmax::Shape;
+use hone_kernels::thread_pool::Executor;
 
 /// What is trained, with its f32 masters.
 enum Params {
@@ -95,7 +96,9 @@ pub struct Learner {
     pub(super) sink: Sink,
     pub(super) buffers: Buffers,
     /// Computes the passes instead, where there is one.
-    device: Option<DevicePasses>,
+    device: Option<Box<dyn TrainBackend>>,
+    /// The processor had to take over.
+    fell_back: bool,
     exec: Arc<Executor>,
 }
 
@@ -182,6 +185,7 @@ impl Learner {
             sink,
             buffers: Buffers::default(),
             device: None,
+            fell_back: false,
             exec: Arc::new(Executor::new(1)),
         }
     }
@@ -199,7 +203,7 @@ impl Learner {
     ///
     /// # Errors
     /// The device holds another model, every weight is trained, or the device failed.
-    pub fn use_device(&mut self, device: &Arc<Device>) -> Result<(), DeviceError> {
+    pub fn use_device(&mut self, device: &Arc<dyn DeviceModel>) -> Result<(), DeviceError> {
         let Params::Adapter { base, .. } = &self.params else {
             let why = "every weight of a model is trained by the processor only";
             return Err(DeviceError::Unsupported(why.to_owned()));
@@ -208,13 +212,13 @@ impl Learner {
             let why = "the device holds another model than the one that is trained";
             return Err(DeviceError::Unsupported(why.to_owned()));
         }
-        self.device = Some(DevicePasses::new(device)?);
+        self.device = Some(Arc::clone(device).passes()?);
         Ok(())
     }
 
     /// Whether the processor had to take over from a device.
     pub fn fell_back(&self) -> bool {
-        self.device.as_ref().is_some_and(DevicePasses::fell_back)
+        self.fell_back
     }
 
     /// Sets the learning rate of the coming updates (schedules belong to the caller).
@@ -232,10 +236,16 @@ impl Learner {
         self.buffers = Buffers::default();
         if let Some(device) = &mut self.device {
             device.rest();
-            // A copy has no place on a device.
             if let Params::Adapter { served, .. } = &mut self.params {
-                *served = served.clone();
+                served.copies.clear();
             }
+        }
+    }
+
+    /// Says once that the processor computes instead.
+    fn fall_back(&mut self, error: &dyn std::fmt::Display) {
+        if !std::mem::replace(&mut self.fell_back, true) {
+            tracing::warn!(%error, "training falls back to the processor");
         }
     }
 
@@ -259,12 +269,12 @@ impl Learner {
                     };
                     device = full;
                     device.rest();
-                    device.tell(&error);
+                    self.fall_back(&error);
                 }
                 result => return result,
             }
         } else {
-            device.tell(&"a text is longer than the device takes at once");
+            self.fall_back(&"a text is longer than the device takes at once");
         }
         let result = call(self);
         self.device = Some(device);

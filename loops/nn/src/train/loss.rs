@@ -7,11 +7,11 @@ use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
 use super::objective::{SequenceView, TokenView, bounded_exp};
 use super::{LearnerConfig, LossKind, Objective, StepError, Term, TokenLoss, TrainRow};
 use crate::forward::head;
-use crate::logprob::Shape;
-use crate::ops::{NormGrad, RmsNorm};
-use crate::panels::{Panels, Rows, RowsMut, Store};
-use crate::simd::{Kernel, LANES, V16, dispatch, exp, padded};
 use crate::weights::Model;
+use hone_kernels::cpu::{Kernel, LANES, V16, dispatch, exp, padded};
+use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::ops::log_softmax::Shape;
+use hone_kernels::ops::{NormGrad, RmsNorm};
 
 /// Loss tokens whose logits exist at the same time, and more where the vocabulary is small: as many
 /// as have this many logits. The head is transposed once for each such chunk.
@@ -24,20 +24,20 @@ const VOCAB_PANELS: usize = 256;
 pub(crate) type Logprobs = Vec<Vec<f32>>;
 
 /// What the loss of an update needs besides logits.
-pub(crate) struct LossInputs<'a> {
-    pub(crate) rows: &'a [TrainRow],
-    pub(crate) cfg: &'a LearnerConfig,
+pub struct LossInputs<'a> {
+    pub rows: &'a [TrainRow],
+    pub cfg: &'a LearnerConfig,
     /// Log-probs at the start of the step; `None` takes the current ones (the first update).
-    pub(crate) proximal: Option<&'a Logprobs>,
-    pub(crate) reference: Option<&'a Logprobs>,
+    pub proximal: Option<&'a Logprobs>,
+    pub reference: Option<&'a Logprobs>,
     /// Sequence ratios per row and loss token, where the objective reads them.
-    pub(crate) sequences: Option<Vec<Vec<SequenceView>>>,
-    pub(crate) counts: Counts,
+    pub sequences: Option<Vec<Vec<SequenceView>>>,
+    pub counts: Counts,
 }
 
 /// Loss tokens of an update, by what they are learned by.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     policy: usize,
     supervised: usize,
     /// Those that have a teacher only.
@@ -49,7 +49,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn of(rows: &[TrainRow]) -> Self {
+    pub fn of(rows: &[TrainRow]) -> Self {
         let mut counts = Self::default();
         for loss in rows.iter().flat_map(|row| &row.loss) {
             match loss.kind {
@@ -66,12 +66,12 @@ impl Counts {
 
     /// Whether there is anything to learn by. What only holds the policy (the divergence, entropy)
     /// is none: on its own it would undo what was learned.
-    pub(crate) fn teach(&self) -> bool {
+    pub fn teach(&self) -> bool {
         self.signals > 0
     }
 
     /// All loss tokens.
-    pub(crate) fn all(&self) -> usize {
+    pub fn all(&self) -> usize {
         self.policy + self.supervised + self.apart
     }
 }
@@ -107,22 +107,22 @@ pub(crate) fn sequences(
 
 /// Sums over loss tokens.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sums {
-    pub(crate) tokens: usize,
+pub struct Sums {
+    pub tokens: usize,
     /// Those of the policy.
-    pub(crate) policy: usize,
-    pub(crate) loss: f64,
-    pub(crate) kl: f64,
-    pub(crate) clipped: usize,
-    pub(crate) importance: f64,
-    pub(crate) max_correction: f64,
-    pub(crate) weight: f64,
-    pub(crate) weight2: f64,
-    pub(crate) entropy: f64,
+    pub policy: usize,
+    pub loss: f64,
+    pub kl: f64,
+    pub clipped: usize,
+    pub importance: f64,
+    pub max_correction: f64,
+    pub weight: f64,
+    pub weight2: f64,
+    pub entropy: f64,
 }
 
 impl Sums {
-    pub(crate) fn add(&mut self, more: &Self) {
+    pub fn add(&mut self, more: &Self) {
         self.tokens += more.tokens;
         self.policy += more.policy;
         self.loss += more.loss;
@@ -136,7 +136,7 @@ impl Sums {
     }
 
     /// Effective share of samples over the policy's tokens.
-    pub(crate) fn ess(&self) -> f64 {
+    pub fn ess(&self) -> f64 {
         if self.policy == 0 {
             return 1.0;
         }
@@ -280,11 +280,11 @@ impl Buffers {
 }
 
 /// The loss of an update while its micro-batches pass by.
-pub(crate) struct LossStep<'a> {
-    pub(crate) inputs: &'a LossInputs<'a>,
-    pub(crate) sums: &'a mut Sums,
-    pub(crate) current: &'a mut Logprobs,
-    pub(crate) sink: &'a mut Sink,
+pub struct LossStep<'a> {
+    pub inputs: &'a LossInputs<'a>,
+    pub sums: &'a mut Sums,
+    pub current: &'a mut Logprobs,
+    pub sink: &'a mut Sink,
 }
 
 impl<'a> LossStep<'a> {
@@ -305,12 +305,12 @@ impl<'a> LossStep<'a> {
         self.tell(&pull, entropy);
     }
 
-    pub(crate) fn item(&self, site: &Site) -> &'a TokenLoss {
+    pub fn item(&self, site: &Site) -> &'a TokenLoss {
         &self.inputs.rows[site.row].loss[site.item]
     }
 
     /// The ids whose logits make the loss of a token: it, and those of its teacher.
-    pub(crate) fn asks(&self, site: &Site) -> Vec<u32> {
+    pub fn asks(&self, site: &Site) -> Vec<u32> {
         let teacher = self.item(site).teacher.as_ref();
         let of_teacher = teacher.map_or(&[][..], |top| &top.ids);
         let soft = self.item(site).soft.as_ref();
@@ -319,7 +319,7 @@ impl<'a> LossStep<'a> {
     }
 
     /// The loss of a token but for its entropy, from the `logits` that it asks for.
-    pub(crate) fn pull(&mut self, site: &Site, shape: &Shape, logits: &[f32]) -> TokenPull {
+    pub fn pull(&mut self, site: &Site, shape: &Shape, logits: &[f32]) -> TokenPull {
         let LossInputs { cfg, counts, .. } = self.inputs;
         let loss = self.item(site);
         let current = shape.logprob(logits[0]);
@@ -360,7 +360,7 @@ impl<'a> LossStep<'a> {
     }
 
     /// Counts a token whose gradient is made.
-    pub(crate) fn tell(&mut self, pull: &TokenPull, entropy: f32) {
+    pub fn tell(&mut self, pull: &TokenPull, entropy: f32) {
         let LossInputs { cfg, counts, .. } = self.inputs;
         let per_token = 1.0 / counts.all() as f32;
         let value = pull.value - cfg.entropy_coef * entropy * per_token;
@@ -422,29 +422,29 @@ impl<'a> LossStep<'a> {
 }
 
 /// What the loss does to one token's logits.
-pub(crate) struct TokenPull {
+pub struct TokenPull {
     /// The loss but for the entropy.
     value: f32,
     /// Derivatives by log-probs, those of the token first.
-    pub(crate) slopes: Vec<(u32, f32)>,
+    pub slopes: Vec<(u32, f32)>,
     /// Weight of the entropy.
-    pub(crate) bonus: f32,
+    pub bonus: f32,
 }
 
 /// Gradient of one row of logits. With scaled logits `s = z / temperature`, `p = softmax(s)`,
 /// `H` its entropy:
 /// `dz_i = (sum_v slope_v (1[i = v] - p_i) + entropy p_i (ln p_i + H)) / temperature`.
-pub(crate) struct RowGrad<'a> {
-    pub(crate) shape: Shape,
+pub struct RowGrad<'a> {
+    pub shape: Shape,
     /// Derivatives of the loss by log-probs of these tokens.
-    pub(crate) slopes: &'a [(u32, f32)],
+    pub slopes: &'a [(u32, f32)],
     /// Weight of the entropy bonus.
-    pub(crate) entropy: f32,
+    pub entropy: f32,
 }
 
 impl RowGrad<'_> {
     /// The slopes by place in the row, or among the kept ids.
-    pub(crate) fn places(&self, kept: Option<&[u32]>) -> Vec<(u32, f32)> {
+    pub fn places(&self, kept: Option<&[u32]>) -> Vec<(u32, f32)> {
         let Some(kept) = kept else {
             return self.slopes.to_vec();
         };

@@ -14,8 +14,6 @@ mod state;
 mod totals;
 
 #[cfg(test)]
-mod device_tests;
-#[cfg(test)]
 mod expert_tests;
 #[cfg(test)]
 mod kept_tests;
@@ -26,10 +24,10 @@ mod op_tests;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use batch::{Micro, Pacer, Run, Sink, Site};
-pub(crate) use kept::layers_that_fit;
+pub use batch::{Micro, Pacer, Run, Sink, Site};
+pub use kept::layers_that_fit;
 pub use learner::{Learner, Mark, PerToken};
-pub(crate) use loss::{LossStep, RowGrad, TokenPull};
+pub use loss::{LossStep, RowGrad, TokenPull};
 pub use objective::{
     Distill, KlEstimator, Objective, SequenceView, SoftTargets, Term, TokenView, TopK, ess_scale,
 };
@@ -37,8 +35,8 @@ pub use state::StateError;
 
 use std::sync::Arc;
 
-use crate::adapter::{AdapterConfig, AdapterError, DenseConfig, LoraConfig};
-use crate::device::DeviceError;
+use crate::device_error::DeviceError;
+use hone_checkpoint::{AdapterConfig, AdapterError, DenseConfig, LoraConfig};
 
 /// What is trained.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::batch::Sink;
-use super::tests::{config, go_on, learner, rows};
 use super::*;
-use crate::config::Family;
-use crate::testing::{lora, model, tiny};
+use crate::testing::{config, go_on, learner, lora, model, rows, tiny};
+use hone_checkpoint::config::Family;
 
 const GOLDEN: &str = include_str!("../../../../tests/goldens/objectives.json");
 
@@ -210,7 +209,7 @@ fn the_rate_shrinks_with_the_effective_share_of_samples() {
 fn gradient(rows: &[TrainRow], change: impl Fn(&mut LearnerConfig)) -> Vec<f32> {
     let shape = tiny(Family::Qwen3);
     let base = Arc::new(model(&shape, 7));
-    let trainable = Trainable::Lora(lora(crate::adapter::AdapterDtype::F32));
+    let trainable = Trainable::Lora(lora(hone_checkpoint::AdapterDtype::F32));
     let objective = Objective::DecoupledPpo {
         clip_low: 0.2,
         clip_high: 0.28,
@@ -281,7 +280,7 @@ fn a_teacher_of_one_candidate_is_an_advantage_and_of_two_their_sum() {
     let (a, b) = (3, 9);
     let base = Arc::new(model(&shape, 7));
     let cfg = config(
-        Trainable::Lora(lora(crate::adapter::AdapterDtype::F32)),
+        Trainable::Lora(lora(hone_checkpoint::AdapterDtype::F32)),
         Objective::CrossEntropy,
     );
     let mut plain = learner(&base, cfg);
@@ -338,7 +337,7 @@ fn a_sequence_ratio_is_one_ratio_for_all_its_tokens() {
         clip_high: 1e-4,
         correction_cap: 5.0,
     };
-    let trainable = Trainable::Lora(lora(crate::adapter::AdapterDtype::F32));
+    let trainable = Trainable::Lora(lora(hone_checkpoint::AdapterDtype::F32));
     let cfg = LearnerConfig {
         updates_per_step: 3,
         ..config(trainable, objective)
@@ -380,7 +379,7 @@ fn a_session_in_one_row_has_the_gradient_of_its_turns() {
     let with_kl = |cfg: &mut LearnerConfig| cfg.kl_coef = 0.1;
     same(&gradient(&whole, with_kl), &gradient(&by_turn, with_kl));
     let base = Arc::new(model(&shape, 7));
-    let trainable = Trainable::Lora(lora(crate::adapter::AdapterDtype::F32));
+    let trainable = Trainable::Lora(lora(hone_checkpoint::AdapterDtype::F32));
     let logprobs = |rows: &[TrainRow]| {
         let mut learner = learner(&base, config(trainable.clone(), Objective::CrossEntropy));
         learner.logprobs(rows, &mut go_on).unwrap().concat()

@@ -8,24 +8,24 @@ use super::layer::{GradBufs, LayerBack, LayerSink, Step, embedding_grad};
 use super::loss::RowGrad;
 use super::objective::{SequenceView, TokenView};
 use super::{Distill, KlEstimator, Objective, TopK};
-use crate::adapter::{
-    Adapter, AdapterConfig, AdapterDtype, Change, DenseConfig, LoraConfig, Pair, Target,
-};
+use crate::adapter::{Adapter, Change, Pair};
 use crate::attention::Attention;
-use crate::config::{Family, ModelConfig};
-use crate::exec::Executor;
-use crate::forward::{LogitsWanted, SeqInput, head};
+use crate::batch::{LogitsWanted, SeqInput};
+use crate::forward::head;
 use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
 use crate::layer::{Dims, Pass, Temp};
-use crate::logprob::Shape;
-use crate::ops::{GluShape, NormGrad, RmsNorm, swiglu, swiglu_backward};
-use crate::panels::{Panels, Rows, RowsMut, Store};
-use crate::rng::Rng;
 use crate::rope::{Rope, rotate};
-use crate::simd::{Buf, padded};
-use crate::source::TensorData;
 use crate::testing::{model, tiny};
 use crate::weights::Model;
+use hone_checkpoint::config::{Family, ModelConfig};
+use hone_checkpoint::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};
+use hone_kernels::cpu::{Buf, padded};
+use hone_kernels::format::tensor_data::TensorData;
+use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::ops::log_softmax::Shape;
+use hone_kernels::ops::{GluShape, NormGrad, RmsNorm, swiglu, swiglu_backward};
+use hone_kernels::rng::Rng;
+use hone_kernels::thread_pool::Executor;
 
 mod attention;
 mod losses;

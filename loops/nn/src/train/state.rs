@@ -6,8 +6,8 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde_json::{Value, json};
 
 use super::adam::Moments;
-use crate::adapter::AdapterConfig;
-use crate::weights::Digest32;
+use hone_checkpoint::AdapterConfig;
+use hone_checkpoint::digest::Digest32;
 
 const FORMAT: &str = "hone-learner-1";
 /// The metadata entry that describes the state.

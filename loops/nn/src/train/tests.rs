@@ -4,78 +4,21 @@ use std::sync::Arc;
 
 use super::batch::Sink;
 use super::*;
-use crate::adapter::{Adapter, AdapterDtype};
+use crate::adapter::Adapter;
 use crate::bench::starter_shape;
-use crate::config::{Family, ModelConfig};
-use crate::exec::Executor;
+use crate::kernel_support::Levels;
 use crate::kv::KvFormat;
-use crate::rng::Rng;
 use crate::score::score;
-use crate::simd::SimdLevel;
-use crate::simd::tests::Levels;
-use crate::source::NamedTensor;
-use crate::testing::{FAMILIES, Oracle, dense, forms_of, lora, model, tiny, tokens, with_experts};
-use crate::weights::Model;
-
-pub(super) const PPO: Objective = Objective::DecoupledPpo {
-    clip_low: 0.2,
-    clip_high: 0.28,
-    correction_cap: 2.0,
+use crate::testing::{
+    FAMILIES, Oracle, PPO, config, dense, forms_of, go_on, learner, lora, model, policy, rows,
+    tiny, tokens, with_experts,
 };
-
-pub(super) fn go_on() -> Control {
-    Control::Continue
-}
-
-/// A sampled token of advantage 1.
-pub(super) fn policy(position: usize) -> TokenLoss {
-    TokenLoss {
-        kind: LossKind::Policy,
-        ..TokenLoss::imitated(position)
-    }
-}
-
-/// Rows of different lengths with scattered loss tokens, some sampled from truncated
-/// distributions.
-pub(super) fn rows(cfg: &ModelConfig, seed: u64) -> Vec<TrainRow> {
-    let mut rng = Rng::new(seed);
-    let lengths = [40, 9, 26];
-    lengths
-        .iter()
-        .map(|&length| {
-            let tokens = tokens(cfg, length, rng.next());
-            let mut loss = Vec::new();
-            for position in 1..length {
-                if rng.uniform() < 0.5 && position > 1 {
-                    continue;
-                }
-                let kept = (rng.uniform() < 0.3).then(|| {
-                    let others = (0..cfg.vocab as u32).filter(|_| rng.uniform() < 0.4);
-                    let mut kept: Vec<u32> = others.chain([tokens[position]]).collect();
-                    kept.sort_unstable();
-                    kept.dedup();
-                    kept.into()
-                });
-                loss.push(TokenLoss {
-                    position,
-                    advantage: rng.normal() as f32,
-                    behavior_logprob: -3.0 + rng.normal() as f32,
-                    temperature: [1.0, 0.7, 1.3][position % 3],
-                    kept,
-                    ..policy(position)
-                });
-            }
-            TrainRow { tokens, loss }
-        })
-        .collect()
-}
-
-pub(super) fn config(trainable: Trainable, objective: Objective) -> LearnerConfig {
-    LearnerConfig {
-        minibatch_tokens: 50,
-        ..LearnerConfig::new(trainable, objective, 1e-2)
-    }
-}
+use crate::weights::Model;
+use hone_checkpoint::config::{Family, ModelConfig};
+use hone_checkpoint::{AdapterDtype, NamedTensor};
+use hone_kernels::cpu::SimdLevel;
+use hone_kernels::rng::Rng;
+use hone_kernels::thread_pool::Executor;
 
 /// Everything that can be trained of a model without experts.
 fn forms(dtype: AdapterDtype) -> [Trainable; 3] {
@@ -85,17 +28,6 @@ fn forms(dtype: AdapterDtype) -> [Trainable; 3] {
         Trainable::Lora(low_rank),
         Trainable::Dense(dense),
     ]
-}
-
-pub(super) fn learner(model: &Arc<Model>, cfg: LearnerConfig) -> Learner {
-    let [low_rank, dense] = forms_of(&model.config, AdapterDtype::F32);
-    let form = match cfg.trainable {
-        Trainable::Full => return Learner::new(Arc::clone(model), cfg).unwrap(),
-        Trainable::Lora(_) => low_rank,
-        Trainable::Dense(_) => dense,
-    };
-    let adapter = Adapter::random(&model.config, form, 3);
-    Learner::from_adapter(Arc::clone(model), cfg, &adapter).unwrap()
 }
 
 /// The loss of a step in f64, straight from its definition.
@@ -206,7 +138,7 @@ fn check_gradients(shape: &ModelConfig, cfg: LearnerConfig) {
         });
         let scale = f64::from(tensor.data[largest].abs());
         assert!(scale > 1e-7, "{family:?}: {} has no gradient", tensor.name);
-        let random = [(); 2].map(|()| (rng.next() % tensor.data.len() as u64) as usize);
+        let random = [(); 2].map(|()| (rng.next_u64() % tensor.data.len() as u64) as usize);
         for index in [largest, random[0], random[1]] {
             let mut at = |delta: f64| {
                 oracle.tensors.get_mut(&tensor.name).unwrap()[index] += delta;

@@ -2,30 +2,30 @@
 
 use super::Linear;
 use super::named::{EachTensor, Values};
-use crate::panels::Panels;
-use crate::quant::WeightFormat;
+use hone_kernels::format::block_quant::WeightFormat;
+use hone_kernels::matrix::Panels;
 
 /// What follows the attention of a layer.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Mlp {
+pub enum Mlp {
     Dense { gate_up: Linear, down: Linear },
     Sparse(Experts),
 }
 
 /// Experts of one layer, and the matrix that scores them for a token.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Experts {
+pub struct Experts {
     /// `[experts, hidden]`; never quantised, because it decides.
-    pub(crate) router: Panels,
+    pub router: Panels,
     /// Per expert, gate and up `[2 ffn, hidden]`.
-    pub(crate) gate_up: Vec<Panels>,
+    pub gate_up: Vec<Panels>,
     /// Per expert `[hidden, ffn]`.
-    pub(crate) down: Vec<Panels>,
+    pub down: Vec<Panels>,
 }
 
 impl Mlp {
     /// The stacks of a dense layer.
-    pub(crate) fn dense(&self) -> Option<[&Linear; 2]> {
+    pub fn dense(&self) -> Option<[&Linear; 2]> {
         match self {
             Self::Dense { gate_up, down } => Some([gate_up, down]),
             Self::Sparse(_) => None,
@@ -33,7 +33,7 @@ impl Mlp {
     }
 
     /// As [`Self::dense`], to change them.
-    pub(crate) fn dense_mut(&mut self) -> Option<[&mut Linear; 2]> {
+    pub fn dense_mut(&mut self) -> Option<[&mut Linear; 2]> {
         match self {
             Self::Dense { gate_up, down } => Some([gate_up, down]),
             Self::Sparse(_) => None,

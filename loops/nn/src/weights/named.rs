@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::{Digest32, Mlp, Weights, stacks};
-use crate::config::ModelConfig;
-use crate::panels::Panels;
-use crate::source::NamedTensor;
+use super::{Mlp, Weights, stacks};
+use hone_checkpoint::NamedTensor;
+use hone_checkpoint::config::ModelConfig;
+use hone_checkpoint::digest::{Digest32, hash_head, hash_values};
+use hone_kernels::matrix::Panels;
 
 /// Takes name, shape and values of a tensor.
 pub(super) type EachTensor<'a> = dyn FnMut(String, Vec<usize>, Values<'_>) + 'a;
@@ -131,26 +132,4 @@ impl Weights {
             each("lm_head.weight".to_owned(), embed_shape, Values::all(head));
         }
     }
-}
-
-/// Feeds one tensor to a digest: name, shape, values, each with its length.
-pub(crate) fn hash_tensor(hash: &mut Sha256, name: &str, shape: &[usize], data: &[f32]) {
-    hash_head(hash, name, shape);
-    hash_values(hash, data, &mut Vec::new());
-}
-
-fn hash_head(hash: &mut Sha256, name: &str, shape: &[usize]) {
-    hash.update((name.len() as u64).to_le_bytes());
-    hash.update(name.as_bytes());
-    hash.update((shape.len() as u64).to_le_bytes());
-    for &n in shape {
-        hash.update((n as u64).to_le_bytes());
-    }
-}
-
-/// Feeds values to a digest; `bytes` is reused.
-fn hash_values(hash: &mut Sha256, values: &[f32], bytes: &mut Vec<u8>) {
-    bytes.clear();
-    bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
-    hash.update(bytes);
 }

@@ -312,7 +312,7 @@ mod tests {
             wanted.sampling.min_tokens = 1;
             wanted.sampling.temperature = 1.0;
             let (mut sequence, ..) = Sequence::new(wanted, None, &setup);
-            let exec = hone_nn::Executor::new(1);
+            let exec = hone_kernels::Executor::new(1);
             let one = std::slice::from_mut(&mut sequence);
             let went = draw_all(one, &[(0, &row)], (&setup, &exec));
             assert_eq!(went, [(0, Ok(None))]);

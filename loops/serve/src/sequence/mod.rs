@@ -12,9 +12,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use hone_domain::{Ask, Delta, Kept, Origin, PolicyChoice, Reasoning, Token};
-use hone_nn::detok::IncrementalDetokenizer;
 use hone_nn::sample::{SamplingParams, TokenCounts};
-use hone_nn::tokenizer::Tokenizer;
+use hone_text::detokenizer::IncrementalDetokenizer;
+use hone_text::tokenizer::Tokenizer;
 use tokio::sync::mpsc;
 
 use crate::adapters::Pinned;

@@ -6,8 +6,9 @@ use hone_domain::{
     Ask, Collect, Completion, Delta, Digest, End, Kept, Millis, PolicyVersion, Reason, Sampling,
     ServeError, StopReason, Token, TokenDelta, Turn, VersionSpan,
 };
+use hone_kernels::token_logprob;
+use hone_nn::LogitsWanted;
 use hone_nn::sample::{DrawFrom, GREEDY_BELOW, PlainDraw, Sampled};
-use hone_nn::{LogitsWanted, token_logprob};
 
 use crate::masks::Masked;
 use crate::sequence::given::not_finite;

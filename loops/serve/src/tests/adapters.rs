@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
+use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
 use hone_domain::{BlobKey, Policy};
-use hone_nn::{AdapterDtype, LoraConfig, Target};
 use proptest::prelude::*;
 
 use super::*;

@@ -5,14 +5,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use hone_checkpoint::{ExpertsConfig, Family, ModelConfig};
 use hone_domain::{Ask, Turn};
-use hone_nn::folder::{ModelFolder, load_model};
-use hone_nn::tokenizer::Tokenizer;
+use hone_kernels::Executor;
+use hone_nn::load_model;
 use hone_nn::{
-    BLOCK_TOKENS, Control, Executor, ExpertsConfig, Family, KvFormat, KvPool, Learner,
-    LearnerConfig, LogitsWanted, LossKind, Model, ModelConfig, Objective, Scratch, SeqInput,
-    TokenLoss, TrainRow, Trainable, forward, score,
+    BLOCK_TOKENS, Control, KvFormat, KvPool, Learner, LearnerConfig, LogitsWanted, LossKind, Model,
+    Objective, Scratch, SeqInput, TokenLoss, TrainRow, Trainable, forward, score,
 };
+use hone_text::folder::ModelFolder;
+use hone_text::tokenizer::Tokenizer;
 
 use super::parity::{adapters, asks, device_world, eager, nearly, same};
 use super::support::{Said, World, ask, model_config, prompt, scope, tokenizer};
@@ -45,7 +47,7 @@ fn models() -> Vec<(Model, Arc<Tokenizer>)> {
     };
     let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
     let folder = ModelFolder::open(&goldens.join("gguf/qwen3.gguf")).unwrap();
-    let model = load_model(&folder, &mut |_, _, _| {}).unwrap();
+    let model = load_model(folder.checkpoint(), &mut |_, _, _| {}).unwrap();
     vec![random(true), random(false), (model, folder.tokenizer())]
 }
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use hone_checkpoint::ModelConfig;
+use hone_cuda::Emulator;
 use hone_domain::{
     Ask, Collect, Delta, Origin, PolicyVersion, Reason, Sampling, ServeError, StopReason, Token,
 };
-use hone_nn::ModelConfig;
-use hone_nn::device::Emulator;
 use proptest::prelude::*;
 
 use super::support::{World, adapter, ask, model_config, prompt, scope, until};

@@ -7,7 +7,8 @@ use hone_domain::{
     Ask, CallFinder, CallStyle, Delta, Digest, Form, Grammar, PolicyVersion, Reason, Reasoning,
     Sampling, ServeError, StopReason,
 };
-use hone_nn::{Executor, LogitsWanted, score, token_logprob};
+use hone_kernels::{Executor, token_logprob};
+use hone_nn::{LogitsWanted, score};
 
 use super::support::{END, Said, World, ask, model_config, prompt, read, scope, tokenizer, until};
 use crate::masks::{Calls, GrammarBook, Masked, Masks};

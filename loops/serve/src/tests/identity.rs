@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::{BlobKey, Blobs, Digest, Policy, PolicyChoice, PolicyVersion, Scope, ServeError};
-use hone_nn::{Adapter, Executor, Model, PROBE_FILE, peft, probe};
+use hone_kernels::Executor;
+use hone_nn::{Adapter, Model, PROBE_FILE, peft, probe};
 use serde_json::json;
 
 use super::support::{World, adapter, ask, model_config, prompt, read, scope, until};

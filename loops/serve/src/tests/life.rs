@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hone_checkpoint::ModelConfig;
 use hone_domain::{Ask, Collect, Delta, Origin, Reason, ServeError, StopReason};
-use hone_nn::ModelConfig;
 use hone_runtime::{RoomState, SystemClock};
 
 use super::support::{World, adapter, ask, model_config, prompt, read, until};

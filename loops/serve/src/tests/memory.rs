@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
+use hone_cuda::{Driver, Emulator};
 use hone_domain::{Ask, ServeError};
-use hone_nn::device::{Driver, Emulator};
-use hone_nn::{Adapter, AdapterDtype, LoraConfig, Target};
+use hone_nn::Adapter;
 use hone_runtime::RoomState;
 
 use super::support::{World, ask, model_config, prompt, read, scope, until};
@@ -162,7 +163,7 @@ fn a_version_that_there_is_no_memory_to_warm_serves_as_it_is() {
 }
 
 #[test]
-fn a_device_that_fails_ends_the_engine_at_once() {
+fn a_device_that_goes_on_failing_ends_the_engine() {
     let device = emulator();
     let world = World::on(&device, Config::for_tests(), model_config()).unwrap();
     let mut wanted = ask(&prompt(40, 1), 16_000, 1);
@@ -175,7 +176,7 @@ fn a_device_that_fails_ends_the_engine_at_once() {
     let error = read(doomed).unwrap_err();
     assert!(matches!(error, ServeError::Internal(_)), "{error:?}");
     assert!(!world.engine.is_live());
-    assert_eq!(world.engine.stats().step_failures_total, 1);
+    assert_eq!(world.engine.stats().step_failures_total, 3);
     until("the board", || {
         world.board.snapshot()["serve"].state == RoomState::Stopped
     });
@@ -185,6 +186,26 @@ fn a_device_that_fails_ends_the_engine_at_once() {
             .is_some_and(|e| e.contains("has stopped working")),
         "{told:?}"
     );
+}
+
+#[test]
+fn a_device_that_fails_once_costs_nothing() {
+    let (device, elsewhere) = (emulator(), World::new());
+    let world = World::on(&device, Config::for_tests(), model_config()).unwrap();
+    let asks: Vec<Ask> = (2..5).map(|n| ask(&prompt(70, n), 12, n)).collect();
+    for launches in [1, 2] {
+        let failed = world.engine.stats().step_failures_total;
+        device.fail_times(launches);
+        let said = world.complete_all(asks.clone());
+        for (said, wanted) in said.iter().zip(elsewhere.complete_all(asks.clone())) {
+            assert_eq!(said.bits(), wanted.bits());
+        }
+        let stats = world.engine.stats();
+        assert_eq!(stats.step_failures_total - failed, launches, "{stats:?}");
+        assert_eq!(stats.failed_total, 0);
+    }
+    assert!(world.engine.is_live());
+    holds_nothing(&world);
 }
 
 #[test]

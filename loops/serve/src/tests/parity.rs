@@ -5,11 +5,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hone_checkpoint::ModelConfig;
 use hone_domain::{Ask, PolicyChoice, Sampling, Token, Turn};
-use hone_nn::{
-    Adapter, Arithmetic, Executor, KvFormat, KvPool, Model, ModelConfig, WeightFormat, Weights,
-    score,
-};
+use hone_kernels::{Arithmetic, Executor, WeightFormat};
+use hone_nn::{Adapter, KvFormat, KvPool, Model, Weights, score};
 use proptest::prelude::*;
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, tokenizer};

@@ -5,21 +5,20 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use hone_checkpoint::{AdapterDtype, Family, LoraConfig, ModelConfig, StoredDtype, Target};
 use hone_domain::{
     Ask, AskContext, BlobError, BlobKey, Blobs, Collect, Delta, Digest, End, OnTrial, Origin,
     Policies, Policy, PolicyChoice, PolicyVersion, Predicted, RequestId, Sampling, Scope,
     ServeError, SessionId, StopReason, StopRules, Token, Turn, TurnId, TurnKind,
 };
-use hone_nn::tokenizer::Tokenizer;
-use hone_nn::{
-    Adapter, AdapterDtype, Executor, Family, LoraConfig, Model, ModelConfig, StoredDtype, Target,
-    peft,
-};
+use hone_kernels::Executor;
+use hone_nn::{Adapter, DeviceModel, Model, peft};
 use hone_runtime::{Board, Latest, SystemClock};
+use hone_text::tokenizer::Tokenizer;
 use serde_json::json;
 use uuid::Uuid;
 
-use hone_nn::device::{Device, Emulator};
+use hone_cuda::{Device, Emulator};
 
 use crate::{Answer, Backend, Config, Engine, ServeCtx};
 
@@ -219,7 +218,7 @@ impl World {
     ) -> Result<Self, ServeError> {
         let model = Arc::new(model);
         let executor = Arc::new(Executor::new(threads));
-        let device = device.cloned().map(|driver| {
+        let device = device.cloned().map(|driver| -> Arc<dyn DeviceModel> {
             Device::load(driver, Arc::clone(&model), &executor, &mut |_, _| {}).unwrap()
         });
         let (blobs, board) = (Arc::new(MemoryBlobs::default()), Board::new());

@@ -310,7 +310,8 @@ mod tests {
     use std::sync::Arc;
 
     use hone_domain::Scope;
-    use hone_nn::{Executor, Runner};
+    use hone_kernels::Executor;
+    use hone_nn::Runner;
     use hone_runtime::{Board, SystemClock};
 
     use crate::Config;

@@ -2,7 +2,7 @@
 //! tokens are told.
 
 use hone_domain::{ServeError, StopReason};
-use hone_nn::Executor;
+use hone_kernels::Executor;
 use hone_nn::sample::{DrawFrom, sample_all};
 
 use crate::sequence::{Sequence, Setup};

@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, Digest, Policies, ServeError, StopReason};
-use hone_nn::{Executor, Model, Runner, blocks_out_of_sight};
+use hone_kernels::Executor;
+use hone_nn::{Model, Runner, blocks_out_of_sight};
 use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
 use tokio::sync::mpsc;
 
@@ -134,6 +135,8 @@ pub(crate) struct Core {
     token_us: f64,
     /// Tokens of a step that the device has memory for.
     fitting: usize,
+    /// Steps that the device failed to compute since the last one that it computed.
+    failed_in_a_row: u32,
     /// What one more token takes.
     cost: StepCost,
     drafting: Drafting,
@@ -185,6 +188,7 @@ impl Core {
             served_until: None,
             token_us: 0.0,
             fitting: ctx.config.step_tokens_max,
+            failed_in_a_row: 0,
             cost: StepCost::default(),
             drafting: Drafting::default(),
             panics_in_row: 0,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hone_domain::{Delta, ServeError, StopReason};
-use hone_nn::device::DeviceError;
+use hone_nn::DeviceError;
 use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
 use crate::engine::{Life, ROOM};
@@ -22,6 +22,9 @@ const LOOK_AHEAD: usize = 8;
 const TELLING_TOKENS: usize = 8;
 /// After steps that the device had no memory for, the next may be larger than the last by this part.
 const FITTING_GROWTH: usize = 8;
+/// Steps in a row that a device may fail to compute, for whatever reason but memory, before the engine
+/// gives up: a fault may pass.
+const FAILED_STEPS_MAX: u32 = 3;
 /// How long the engine sleeps at a time while nothing can be computed before a mask is there.
 const LATE_WAIT: Duration = Duration::from_millis(2);
 
@@ -55,6 +58,7 @@ impl Core {
         if let Err(error) = self.compute() {
             return self.not_computed(&error);
         }
+        self.failed_in_a_row = 0;
         let larger = self.fitting + self.fitting / FITTING_GROWTH + 1;
         self.fitting = larger.min(self.ctx.config.step_tokens_max);
         self.keep_warm_row();
@@ -80,17 +84,25 @@ impl Core {
         counters.batch_rows.record(rows as u64);
     }
 
-    /// The device did not compute the step. Where it only lacks memory nothing is lost: the rows keep
-    /// their blocks and are computed again, fewer at a time. A token that has no memory even alone
-    /// costs its request.
+    /// The device did not compute the step. Nothing is lost yet: the rows keep their blocks and are
+    /// computed again, fewer at a time where memory lacks. A token that has no memory even alone costs
+    /// its request; a device that goes on failing ends the engine.
     fn not_computed(&mut self, error: &DeviceError) {
         self.ctx.shared.counters.step_failures.fetch_add(1, Relaxed);
         let said = error.to_string();
         self.ctx.board.update(ROOM, |s| s.last_error = Some(said));
         let rows = self.plan.rows.len();
         if !matches!(error, DeviceError::Memory { .. }) {
-            tracing::error!(%error, rows, "a step was not computed; the engine gives up");
-            return self.ctx.shared.set_life(Life::Failed);
+            self.failed_in_a_row += 1;
+            if self.failed_in_a_row >= FAILED_STEPS_MAX {
+                tracing::error!(%error, rows, "a step was not computed; the engine gives up");
+                return self.ctx.shared.set_life(Life::Failed);
+            }
+            tracing::warn!(%error, rows, "a step was not computed; it is tried again");
+            // What came beside the rows is no part of the next try.
+            self.drop_warm_row();
+            self.drop_drafts();
+            return;
         }
         tracing::warn!(%error, rows, "a step was not computed; the next ones are smaller");
         if self.drop_warm_row() | self.drop_drafts() {

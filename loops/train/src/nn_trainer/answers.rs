@@ -1,7 +1,7 @@
 //! Answering prompts: several together, one token per slice, on a small cache of their own.
 
 use hone_domain::Token;
-use hone_nn::device::DeviceError;
+use hone_nn::DeviceError;
 use hone_nn::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, Runner, SeqInput};
 

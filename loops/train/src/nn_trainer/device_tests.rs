@@ -1,9 +1,9 @@
 //! The trainer on an emulated device: the kernels run on the processor.
 #![allow(clippy::unwrap_used)]
 
+use hone_checkpoint::ExpertsConfig;
+use hone_cuda::{Device, Driver, Emulator};
 use hone_domain::Turn;
-use hone_nn::ExpertsConfig;
-use hone_nn::device::{Device, Driver, Emulator};
 
 use super::tests::{adopt, config, job, parts, parts_with, sampled, some_experts};
 use super::*;

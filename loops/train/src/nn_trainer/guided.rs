@@ -1,9 +1,10 @@
 //! Answers sampled with guidance: what a wish in the prompt changes is done more strongly.
 
+use hone_checkpoint::ModelConfig;
 use hone_domain::Token;
-use hone_nn::device::DeviceError;
+use hone_nn::DeviceError;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
-use hone_nn::{BLOCK_TOKENS, LogitsWanted, ModelConfig, Runner, SeqInput};
+use hone_nn::{BLOCK_TOKENS, LogitsWanted, Runner, SeqInput};
 
 use super::NnParts;
 use super::answers::Answer;

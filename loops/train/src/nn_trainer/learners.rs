@@ -1,7 +1,8 @@
 //! Where a scope's learner comes from: memory, its checkpoint, its adapter, or the base model.
 
+use hone_checkpoint::ModelConfig;
 use hone_domain::{Blobs, Digest, Policy, Scope};
-use hone_nn::{Adapter, Learner, LearnerConfig, ModelConfig, StateError, peft};
+use hone_nn::{Adapter, Learner, LearnerConfig, StateError, peft};
 
 use super::{NnParts, adapter_digest};
 use crate::save::{checkpoint_key, read_checkpoint};

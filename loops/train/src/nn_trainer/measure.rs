@@ -1,7 +1,8 @@
 //! What the gate judges, measured: divergences on the batch and answered probes.
 
 use hone_domain::Token;
-use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, SeqInput, token_logprob};
+use hone_kernels::token_logprob;
+use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, SeqInput};
 
 use super::NnParts;
 use super::answers::{Answer, Answering, answers};

@@ -28,12 +28,11 @@ mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hone_checkpoint::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};
 use hone_domain::{Blobs, Digest, SamplePart, Scope, Token};
-use hone_nn::device::{Device, DeviceError};
-use hone_nn::{
-    AdapterConfig, AdapterDtype, DenseConfig, Executor, Learner, LoraConfig, LossKind, Model,
-    Runner, StepError, Target, TokenLoss, TrainRow, peft,
-};
+use hone_kernels::Executor;
+use hone_nn::{DeviceError, DeviceModel};
+use hone_nn::{Learner, LossKind, Model, Runner, StepError, TokenLoss, TrainRow, peft};
 use serde_json::json;
 
 use crate::config::{AdapterForm, AdapterPrecision, Config, GateConfig, LearnerConfig};
@@ -56,7 +55,7 @@ pub struct NnParts {
     /// Threads to compute on.
     pub exec: Arc<Executor>,
     /// The device that serves the model, which computes the learner's passes too.
-    pub device: Option<Arc<Device>>,
+    pub device: Option<Arc<dyn DeviceModel>>,
     /// Where adapters and checkpoints are read from.
     pub blobs: Arc<dyn Blobs>,
     /// What PEFT shows as an adapter's base model.

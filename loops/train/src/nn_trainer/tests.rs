@@ -2,16 +2,17 @@
 //! exactly, and what would collapse is refused.
 #![allow(clippy::unwrap_used)]
 
+use hone_checkpoint::{
+    ExpertsConfig, Family, LoadError, ModelConfig, NamedTensor, StoredDtype, TensorSource,
+};
 use hone_domain::{
     Completion, Fate, Kept, Message, Policy, PolicyVersion, Reason, Role, Scope, StopReason, Turn,
     VersionSpan,
 };
+use hone_kernels::TensorData;
+use hone_ledger::Ledger;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
-use hone_nn::{
-    Adapter, BLOCK_TOKENS, ExpertsConfig, Family, KvPool, LoadError, LogitsWanted, ModelConfig,
-    NamedTensor, Scratch, SeqInput, StoredDtype, TensorData, TensorSource, Weights, forward,
-};
-use hone_store::Ledger;
+use hone_nn::{Adapter, BLOCK_TOKENS, KvPool, LogitsWanted, Scratch, SeqInput, Weights, forward};
 
 use super::*;
 use crate::credit::Method;
@@ -538,7 +539,10 @@ async fn settings_reach_the_learner() {
     let Some(AdapterConfig::Lora(lora)) = made.trainable.adapter() else {
         panic!()
     };
-    assert_eq!((lora.rank, lora.targets), (4, vec![hone_nn::Target::Q]));
+    assert_eq!(
+        (lora.rank, lora.targets),
+        (4, vec![hone_checkpoint::Target::Q])
+    );
     config.learner.lora_targets = vec!["lm_head".into()];
     assert!(NnTrainer::new(parts(&house), &config).is_err());
 }

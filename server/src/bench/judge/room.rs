@@ -10,8 +10,9 @@ use hone_domain::{
     TurnId, TurnKind, Verdict, VersionSpan,
 };
 use hone_judge::{Completer, Ctx, ModelConfig};
+use hone_ledger::Ledger as _;
+use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{Board, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue};
-use hone_store::{Ledger as _, SqliteConfig, SqliteLedger};
 use uuid::Uuid;
 
 use crate::bench::Bench;
@@ -118,7 +119,7 @@ pub(super) async fn judge_in(
     config: &hone_judge::Config,
     (all, voter): (&[Said], Option<Voter>),
 ) -> Result<Vec<Judged>, String> {
-    let text = |error: hone_store::LedgerError| error.to_string();
+    let text = |error: hone_ledger::LedgerError| error.to_string();
     let sqlite = SqliteConfig::in_folder(folder);
     let ledger = SqliteLedger::open(&sqlite).await;
     let ledger = Arc::new(ledger.map_err(|error| error.to_string())?);

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use hone_domain::{Message, Reason, Scope, SessionId, Turn, TurnKind};
-use hone_store::{TurnEntry, TurnFilter};
+use hone_ledger::{TurnEntry, TurnFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};

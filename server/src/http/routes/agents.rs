@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{RateLimits, UserRole};
-use hone_store::{Changed, Keeper, PeopleChange, User, UserChange};
+use hone_ledger::{Changed, Keeper, PeopleChange, User, UserChange};
 use serde_json::json;
 
 use super::Reply;

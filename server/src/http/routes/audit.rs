@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use hone_store::AuditQuery;
+use hone_ledger::AuditQuery;
 use serde::Deserialize;
 use utoipa::IntoParams;
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hone_store::{Changed, PeopleChange, UserChange};
+use hone_ledger::{Changed, PeopleChange, UserChange};
 use serde_json::json;
 
 use crate::http::Http;

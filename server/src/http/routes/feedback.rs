@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use hone_collect::Input;
 use hone_domain::{Fate, Feedback, FeedbackId, Reason, TurnId};
-use hone_store::FeedbackOutcome;
+use hone_ledger::FeedbackOutcome;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{Millis, RateLimits, UserRole};
-use hone_store::{ApiKey, Changed, KeyChange, PeopleChange};
+use hone_ledger::{ApiKey, Changed, KeyChange, PeopleChange};
 use serde_json::{Value, json};
 
 use super::Reply;

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::{ForgetId, Scope, Turn, lift};
-use hone_store::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
+use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 use serde_json::json;
 
 use super::auth::strict;

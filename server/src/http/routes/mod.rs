@@ -34,7 +34,7 @@ use axum::extract::FromRequestParts;
 use axum::http::HeaderValue;
 use axum::http::request::Parts;
 use axum::response::Response;
-use hone_store::LedgerError;
+use hone_ledger::LedgerError;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

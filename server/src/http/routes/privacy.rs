@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use hone_domain::{Learning, Scope};
-use hone_store::{ConsentRow, ForgetRow, Window};
+use hone_ledger::{ConsentRow, ForgetRow, Window};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

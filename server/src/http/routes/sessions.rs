@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use hone_domain::{Message, Reason, Scope, SessionId, TurnKind};
-use hone_store::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
+use hone_ledger::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{RateLimits, UserRole};
-use hone_store::{Changed, Member, PeopleChange, Team, TeamChange};
+use hone_ledger::{Changed, Member, PeopleChange, Team, TeamChange};
 use serde_json::{Value, json};
 
 use super::Reply;

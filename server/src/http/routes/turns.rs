@@ -9,7 +9,7 @@ use hone_domain::{
     Fate, Feedback, Heard, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnKind,
     Vote,
 };
-use hone_store::TurnView;
+use hone_ledger::TurnView;
 use serde::Serialize;
 use utoipa::ToSchema;
 

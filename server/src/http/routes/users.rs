@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use hone_domain::{RateLimits, UserRole};
-use hone_store::{Changed, PeopleChange, User, UserChange};
+use hone_ledger::{Changed, PeopleChange, User, UserChange};
 use serde_json::json;
 
 use super::Reply;

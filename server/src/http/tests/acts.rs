@@ -10,8 +10,8 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use futures::{FutureExt, poll};
 use hone_domain::{Consents, ForgetId, Learning, PolicyVersion, Scope};
+use hone_ledger::{AuditEntry, ForgetWhat, ForgetWish, TryOut, Window};
 use hone_runtime::ShutdownTrigger;
-use hone_store::{AuditEntry, ForgetWhat, ForgetWish, TryOut, Window};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

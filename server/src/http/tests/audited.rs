@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Body;
 use hone_domain::{Digest, Scope, UserRole};
-use hone_store::suite::World;
+use hone_ledger::suite::World;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 

@@ -1,7 +1,7 @@
 //! Series, followers, the answer to "is it learning", settings, drain.
 
 use axum::body::Body;
-use hone_store::suite::World;
+use hone_ledger::suite::World;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 

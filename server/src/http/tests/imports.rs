@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use hone_domain::{PolicyVersion, Scope};
-use hone_store::suite::World;
+use hone_ledger::suite::World;
 use serde_json::{Value, json};
 
 use crate::http::testing::{Recorder, Reply, Stage, adapter_body, read, request};

@@ -350,14 +350,14 @@ async fn another_process_revokes_and_the_house_notices() {
     check(&key.get(&stage, "/v1/me").await, 200, "");
     let id = made.json()["id"].as_str().unwrap().to_owned();
     let store = stage.http.people.store();
-    let entry = hone_store::AuditEntry {
+    let entry = hone_ledger::AuditEntry {
         at_ms: 1,
         actor: "somebody".into(),
         act: "key.revoke".into(),
         object: id.clone(),
         detail: json!({}),
     };
-    let revoke = hone_store::PeopleChange::RevokeKey(id, 1);
+    let revoke = hone_ledger::PeopleChange::RevokeKey(id, 1);
     store.change(&revoke, &entry).await.unwrap();
     stage.http.people.look().await.unwrap();
     check(&key.get(&stage, "/v1/me").await, 401, "invalid_api_key");

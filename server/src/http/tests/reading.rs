@@ -1,7 +1,7 @@
 //! Sessions, lists of turns, and one turn as the console sees it.
 
 use hone_domain::{Completion, Digest, Message, Role, Scope, StopReason, Turn};
-use hone_store::suite::World;
+use hone_ledger::suite::World;
 use serde_json::{Value, json};
 
 use crate::http::testing::{Recorder, Reply, Stage, read, request};

@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use hone_domain::{Origin, PolicyChoice, PolicyVersion, Reason, Scope};
-use hone_store::suite::World;
-use hone_store::{Prunable, Refusal, Window};
+use hone_ledger::suite::World;
+use hone_ledger::{Prunable, Refusal, Window};
 use serde_json::{Value, json};
 
 use crate::http::testing::{Recorder, Reply, Stage, read, request};

@@ -1,7 +1,7 @@
 //! Bodies and replies about agents and teams.
 
 use hone_domain::{Learning, Millis, RateLimits};
-use hone_store::{Keeper, Team, User};
+use hone_ledger::{Keeper, Team, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hone_domain::lift::{Lift, sentence};
 use hone_domain::{Consent, Learning, SessionId};
-use hone_store::{ForgetReport, ForgetWhat, Learned, LearnedVersion, PolicyStatus};
+use hone_ledger::{ForgetReport, ForgetWhat, Learned, LearnedVersion, PolicyStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

@@ -1,7 +1,7 @@
 //! Bodies and replies about people.
 
 use hone_domain::{Learning, Millis, RateLimits, UserRole};
-use hone_store::{ApiKey, AuditRecord, User};
+use hone_ledger::{ApiKey, AuditRecord, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -1,5 +1,5 @@
 use hone_domain::{Grammar, Reasoning, ServeError};
-use hone_nn::grammar::{Constraint, Grammars};
+use hone_text::grammar::{Constraint, Grammars};
 
 use super::*;
 use crate::door::OpenError;
@@ -9,7 +9,7 @@ pub(super) fn grammars() -> Grammars {
     let (name, file) = files
         .find(|(name, _)| *name == "tokenizer.json")
         .expect("there");
-    let tokenizer = hone_nn::tokenizer::Tokenizer::from_json(file, name).expect("sound");
+    let tokenizer = hone_text::tokenizer::Tokenizer::from_json(file, name).expect("sound");
     let end = tokenizer.special_ids().next().expect("there");
     Grammars::new(&tokenizer, tokenizer.vocab_size(), &[end]).expect("sound")
 }

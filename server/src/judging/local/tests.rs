@@ -8,8 +8,10 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use hone_domain::{Message, NextKind, Outcome, Role, Signal};
 use hone_judge::{CompleteOptions, CompleterError, LocalConfig, ModelConfig, ModelKind};
-use hone_nn::folder::{ModelFolder, load_model};
-use hone_nn::{Executor, score};
+use hone_kernels::Executor;
+use hone_nn::load_model;
+use hone_nn::score;
+use hone_text::folder::ModelFolder;
 use serde_json::{Value, json};
 
 use super::models::{self, Decoder, Loaded};
@@ -85,7 +87,7 @@ fn candle_computes_what_the_models_authors_do() {
 fn candle_and_the_built_in_engine_agree_on_a_quantised_file() {
     let path = golden("gguf/qwen3.gguf");
     let folder = ModelFolder::open(&path).unwrap();
-    let own = load_model(&folder, &mut |_, _, _| {}).unwrap();
+    let own = load_model(folder.checkpoint(), &mut |_, _, _| {}).unwrap();
     let mut thread = thread(models::load(&path, 4_096).unwrap());
     let prompt = folder.tokenizer().encode("Was it good?", false);
     let threads = Executor::new(1);

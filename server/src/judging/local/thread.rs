@@ -10,7 +10,7 @@ use candle_core::{Device, Tensor};
 use candle_transformers::generation::LogitsProcessor;
 use hone_domain::Message;
 use hone_judge::{CompleteOptions, Completed, Completer, CompleterError, LocalConfig};
-use hone_nn::folder::Speech;
+use hone_text::folder::Speech;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::{OnTrial, Policy, PolicyVersion, Scope};
-use hone_store::{LedgerError, Restore, RestoreWhy, VersionView};
+use hone_ledger::{LedgerError, Restore, RestoreWhy, VersionView};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::Scope;
-use hone_store::{RefusalRecord, ScopeRow, Window};
+use hone_ledger::{RefusalRecord, ScopeRow, Window};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;

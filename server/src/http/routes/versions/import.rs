@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hone_domain::{BlobKey, Scope};
-use hone_store::{Import, Standing};
+use hone_ledger::{Import, Standing};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;

@@ -15,7 +15,7 @@ use axum::body::HttpBody;
 use axum::extract::Request;
 
 use hone_domain::{PolicyVersion, Scope};
-use hone_store::LedgerError;
+use hone_ledger::LedgerError;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;

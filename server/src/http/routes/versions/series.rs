@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use hone_domain::Scope;
-use hone_store::{PolicyRecord, Window};
+use hone_ledger::{PolicyRecord, Window};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};

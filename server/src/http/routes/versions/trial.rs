@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use hone_domain::{PolicyVersion, Scope};
-use hone_store::{Arm, LedgerError, Standing, TryOut};
+use hone_ledger::{Arm, LedgerError, Standing, TryOut};
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;

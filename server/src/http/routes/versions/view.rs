@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use hone_domain::{PolicyVersion, Scope};
-use hone_store::{PolicyRecord, Standing, Window};
+use hone_ledger::{PolicyRecord, Standing, Window};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -34,7 +34,7 @@ pub struct VersionReply {
     pub parent: u64,
     /// `published`, `rollback` or `imported`.
     #[schema(value_type = String)]
-    pub status: hone_store::PolicyStatus,
+    pub status: hone_ledger::PolicyStatus,
     /// Content hash of the adapter; null where it is the base model.
     pub digest: Option<String>,
     /// Turns it learned from.

@@ -1,0 +1,308 @@
+//! Layers with experts on a device: what ../experts.rs does, as launches.
+//!
+//! Which experts a pass uses is known on the device only, so that nothing has to be read in its midst
+//! and launches that come again are the same. There are blocks for as many tiles of rows as there can
+//! be, and those of tiles that are not there end at once.
+
+use std::sync::Arc;
+
+use super::DeviceLinear;
+use super::args::{ExpertLinear, Gate, Group, Linear, Listed, Matrix, Mix, Route, Stack};
+use super::driver::{Buffer, Cut, Driver};
+use super::layers::{Pass, WIDE};
+use super::matrix::{Packer, stack};
+use hone_checkpoint::config::{ExpertsConfig, ModelConfig};
+use hone_kernels::cpu::padded;
+use hone_nn::DeviceError;
+use hone_nn::backend::Experts;
+
+/// Most experts of a layer (src/cuda/experts.cuh).
+pub(super) const EXPERTS_MAX: usize = 1_024;
+/// In place of the ids of a row whose experts are not recorded.
+pub(super) const NOT_RECORDED: u16 = u16::MAX;
+/// Threads of the block that groups pairs.
+const GROUP_THREADS: u32 = 512;
+/// Bytes of a tile in the list (src/cuda/experts.cuh).
+const TILE_BYTES: usize = 16;
+/// Most blocks of one launch along its second and its third axis.
+const GRID_ROWS_MAX: usize = 65_535;
+
+/// What follows the attention of a layer.
+pub(super) enum DeviceMlp {
+    /// Gate and up, and down.
+    Dense([DeviceLinear; 2]),
+    Sparse(DeviceExperts),
+}
+
+/// Experts of one layer, and the matrix that scores them.
+pub(super) struct DeviceExperts {
+    router: Matrix,
+    gate_up: Stack,
+    down: Stack,
+    /// Where they are.
+    _memory: [Buffer; 3],
+}
+
+impl DeviceExperts {
+    pub(super) fn new(driver: &Arc<dyn Driver>, from: &Experts) -> Result<Self, DeviceError> {
+        let mut packer = Packer::default();
+        let router = packer.matrix(&from.router);
+        let memory = packer.upload(driver)?;
+        let router = router.of(&memory);
+        let (gate_up, of_gate_up) = stack(driver, &from.gate_up)?;
+        let (down, of_down) = stack(driver, &from.down)?;
+        Ok(Self {
+            router,
+            gate_up,
+            down,
+            _memory: [memory, of_gate_up, of_down],
+        })
+    }
+}
+
+/// Addresses of the results of a layer with experts, as `Mixture` of the processor. Pairs are
+/// numbered token by token.
+#[derive(Clone, Copy, Default)]
+pub(super) struct MixPlaces {
+    scores: u64,
+    ids: u64,
+    weights: u64,
+    tiles: u64,
+    tokens: u64,
+    pairs: u64,
+    gate_up: u64,
+    act: u64,
+    said: u64,
+    /// Where rows whose logits are wanted tell their ids; 0 where nobody asks.
+    pub(super) record: u64,
+    /// Ids to use instead of those that the router would choose; 0 where there are none.
+    pub(super) recorded: u64,
+}
+
+impl MixPlaces {
+    /// Takes the room of so many rows; nothing where the model has no experts.
+    pub(super) fn cut(cut: &mut Cut, cfg: &ModelConfig, rows: usize) -> Self {
+        let Some(experts) = &cfg.experts else {
+            return Self::default();
+        };
+        let pairs = rows * experts.chosen;
+        Self {
+            scores: cut.floats(rows * padded(experts.count)),
+            ids: cut.floats(pairs.div_ceil(2)),
+            weights: cut.floats(pairs),
+            tiles: cut.floats(4 * Tiling::of(experts, rows).tiles),
+            tokens: cut.floats(pairs),
+            pairs: cut.floats(pairs),
+            gate_up: cut.floats(pairs * padded(2 * experts.ffn)),
+            act: cut.floats(pairs * padded(experts.ffn)),
+            said: cut.floats(pairs * padded(cfg.hidden)),
+            record: 0,
+            recorded: 0,
+        }
+    }
+
+    pub(super) fn moved(self, by: u64) -> Self {
+        Self {
+            scores: self.scores + by,
+            ids: self.ids + by,
+            weights: self.weights + by,
+            tiles: self.tiles + by,
+            tokens: self.tokens + by,
+            pairs: self.pairs + by,
+            gate_up: self.gate_up + by,
+            act: self.act + by,
+            said: self.said + by,
+            ..self
+        }
+    }
+
+    fn listed(&self) -> Listed {
+        Listed {
+            tiles: self.tiles,
+            tokens: self.tokens,
+            pairs: self.pairs,
+        }
+    }
+}
+
+/// How the rows of every expert are cut into tiles: up to `2^shift` rows each, and the most tiles that
+/// there can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tiling {
+    shift: u32,
+    tiles: usize,
+}
+
+impl Tiling {
+    fn of(cfg: &ExpertsConfig, rows: usize) -> Self {
+        let pairs = rows * cfg.chosen;
+        if rows <= 1 {
+            return Self {
+                shift: 0,
+                tiles: pairs,
+            };
+        }
+        // Most experts fit one tile where it has room for twice the mean of rows.
+        let fits = |shift: &u32| cfg.count << shift >= 2 * pairs;
+        let shift = (2..6).find(fits).unwrap_or(6);
+        let used = cfg.count.min(pairs);
+        let tiles = match rows <= 1 << shift {
+            true => used,
+            // Beside whole ones, every expert has one that is not.
+            false => (pairs >> shift) + used,
+        };
+        Self { shift, tiles }
+    }
+
+    /// The kernel, outputs and threads of a block.
+    fn kernel(self, w: &Matrix) -> (&'static str, u32, u32) {
+        macro_rules! kernels {
+            ($($format:literal)*) => {
+                [$([
+                    concat!("experts_", $format, "_1"),
+                    concat!("experts_", $format, "_4"),
+                    concat!("experts_", $format, "_8"),
+                    concat!("experts_", $format, "_16"),
+                    concat!("experts_", $format, "_32"),
+                    concat!("experts_", $format, "_64"),
+                ]),*]
+            };
+        }
+        const KERNELS: [[&str; 6]; 4] = kernels!("f32" "bf16" "q8" "q4");
+        let name = KERNELS[w.format as usize][self.shift.saturating_sub(1) as usize];
+        match self.shift {
+            0..=2 => (name, 32, 64),
+            _ => (name, 64, 160),
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// `proj` becomes what the experts of every row say, of its second normed input.
+    pub(super) fn experts(&self, layer: usize, own: &DeviceExperts) -> Result<(), DeviceError> {
+        let cfg = self.device.model.config.experts.as_ref();
+        let cfg = cfg.expect("a layer with experts is of a model with experts");
+        let (at, mix, d) = (self.at, &self.at.mix, self.dims);
+        let rows = self.plan.rows;
+        let tiling = Tiling::of(cfg, rows);
+        let (x, y) = ((at.normed, d.ld_hidden), (mix.scores, padded(cfg.count)));
+        self.linear(Linear::plain(own.router, x, y, rows))?;
+        self.route((layer, cfg), tiling)?;
+        let gate_up = ExpertLinear {
+            stack: own.gate_up,
+            x: at.normed,
+            y: mix.gate_up,
+            from: mix.tokens,
+            to: mix.pairs,
+            tiles: mix.tiles,
+            x_stride: d.ld_hidden as u32,
+            y_stride: padded(2 * cfg.ffn) as u32,
+        };
+        self.of_tiles(tiling, &gate_up)?;
+        self.gate_pairs(cfg)?;
+        let down = ExpertLinear {
+            stack: own.down,
+            x: mix.act,
+            y: mix.said,
+            from: mix.pairs,
+            to: mix.pairs,
+            x_stride: padded(cfg.ffn) as u32,
+            y_stride: d.ld_hidden as u32,
+            ..gate_up
+        };
+        self.of_tiles(tiling, &down)?;
+        let said = Mix {
+            said: mix.said,
+            weights: mix.weights,
+            y: at.proj,
+            n: d.hidden as u32,
+            stride: d.ld_hidden as u32,
+            chosen: cfg.chosen as u32,
+            unused: 0,
+        };
+        let grid = [(d.hidden as u32).div_ceil(WIDE), rows as u32, 1];
+        self.launch("mix_experts", (grid, WIDE), &said)
+    }
+
+    /// Chooses experts for every row and lists the pairs by expert.
+    fn route(
+        &self,
+        (layer, cfg): (usize, &ExpertsConfig),
+        tiling: Tiling,
+    ) -> Result<(), DeviceError> {
+        let (mix, rows) = (&self.at.mix, self.plan.rows);
+        let first = (cfg.before(layer) * cfg.chosen * size_of::<u16>()) as u64;
+        let of_layer = |ids: u64| if ids == 0 { 0 } else { ids + first };
+        let route = Route {
+            scores: mix.scores,
+            recorded: of_layer(mix.recorded),
+            ids: mix.ids,
+            weights: mix.weights,
+            record: of_layer(mix.record),
+            places: self.at.words + self.plan.places as u64 * 4,
+            // The pairs of one row are its list.
+            listed: match rows {
+                1 => mix.listed(),
+                _ => Listed::default(),
+            },
+            stride: padded(cfg.count) as u32,
+            count: cfg.count as u32,
+            chosen: cfg.chosen as u32,
+            normalised: u32::from(cfg.normalised),
+            told: cfg.recorded() as u32,
+            unused: 0,
+        };
+        self.launch("route", ([rows as u32, 1, 1], WIDE), &route)?;
+        if rows == 1 {
+            return Ok(());
+        }
+        let group = Group {
+            ids: mix.ids,
+            listed: mix.listed(),
+            pairs: (rows * cfg.chosen) as u32,
+            chosen: cfg.chosen as u32,
+            experts: cfg.count as u32,
+            shift: tiling.shift,
+            tiles: tiling.tiles as u32,
+            unused: 0,
+        };
+        self.launch("group_pairs", ([1, 1, 1], GROUP_THREADS), &group)
+    }
+
+    /// The products of all tiles with their experts.
+    fn of_tiles(&self, tiling: Tiling, args: &ExpertLinear) -> Result<(), DeviceError> {
+        let w = &args.stack.w;
+        let (kernel, outs, threads) = tiling.kernel(w);
+        for first in (0..tiling.tiles).step_by(GRID_ROWS_MAX) {
+            let tiles = GRID_ROWS_MAX.min(tiling.tiles - first) as u32;
+            let part = ExpertLinear {
+                tiles: args.tiles + (first * TILE_BYTES) as u64,
+                ..*args
+            };
+            let grid = [w.out.div_ceil(outs), 1, tiles];
+            self.launch(kernel, (grid, threads), &part)?;
+        }
+        Ok(())
+    }
+
+    /// `act = silu(gate) * up` of every pair.
+    fn gate_pairs(&self, cfg: &ExpertsConfig) -> Result<(), DeviceError> {
+        let (mix, all) = (&self.at.mix, self.plan.rows * cfg.chosen);
+        let strides = (padded(2 * cfg.ffn), padded(cfg.ffn));
+        for first in (0..all).step_by(GRID_ROWS_MAX) {
+            let rows = GRID_ROWS_MAX.min(all - first);
+            let row = |at: u64, stride: usize| at + (first * stride * size_of::<f32>()) as u64;
+            let gate = Gate {
+                gate_up: row(mix.gate_up, strides.0),
+                act: row(mix.act, strides.1),
+                ffn: cfg.ffn as u32,
+                gate_up_stride: strides.0 as u32,
+                act_stride: strides.1 as u32,
+                unused: 0,
+            };
+            let grid = [(cfg.ffn as u32).div_ceil(WIDE), rows as u32, 1];
+            self.launch("gate", (grid, WIDE), &gate)?;
+        }
+        Ok(())
+    }
+}

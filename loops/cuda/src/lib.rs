@@ -1,0 +1,45 @@
+//! The engine on a CUDA device.
+//!
+//! The kernels (`src/kernels`) do the operations of the processor's kernels in the same order with the
+//! same rounding, so a device says bit for bit what the processor says, and a model proves it
+//! before it serves ([`Device::load`]). A learner's passes run on the weights that are there
+//! (`train`). Weights stay in the processor's memory as well: proofs and embeddings run there, on
+//! the same numbers.
+//!
+//! [`Driver`] is all that a device has to do. The program brings a GPU's; [`Emulator`] runs the same
+//! kernels on the processor, so that every machine can check them.
+//!
+//! Never: requests, storage, text, who chose the device.
+
+mod adapter;
+mod args;
+mod device;
+mod draw;
+mod driver;
+mod emulator;
+mod experts;
+mod jobs;
+mod launches;
+mod layers;
+mod linear;
+mod matrix;
+mod pass;
+mod plan;
+mod train;
+
+#[cfg(test)]
+mod expert_tests;
+#[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
+#[path = "../../nn/tests/support/mod.rs"]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use self::device::Device;
+pub(crate) use self::device::{DeviceLayer, DeviceLinear};
+pub use self::driver::{Driver, Launch, Limits};
+pub use self::emulator::Emulator;
+pub use self::launches::{Launches, Repeats};
+pub use self::layers::KERNELS;

@@ -1,0 +1,17 @@
+//! The ledger in SQL: [`SqliteLedger`] is the embedded one. The only SQL of the project; backups of a
+//! data folder are here too, because they copy the database while it is written.
+//!
+//! Never: who asks, or why.
+
+mod backup;
+mod codec;
+mod sqlite;
+
+#[cfg(test)]
+mod late_tests;
+
+pub use backup::{
+    BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
+    verify, verify_whole,
+};
+pub use sqlite::{SqliteConfig, SqliteLedger, check_not_lost, make_private};

@@ -1,0 +1,116 @@
+//! What only a ledger in one file can: a copy of one moment, and a check of every page.
+
+use std::path::Path;
+
+use hone_domain::{BlobKey, Digest};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, SqliteConnection};
+
+use super::fault::Fault;
+use super::{SqliteLedger, open, rows};
+use hone_ledger::LedgerError;
+
+/// The schema since which a ledger says which files it keeps.
+const KEPT_SINCE: i64 = 4;
+
+/// Most findings of one check.
+const FINDINGS_MAX: i64 = 20;
+
+impl SqliteLedger {
+    /// Writes the ledger as of one moment to a file that does not exist yet. Writers go on
+    /// meanwhile; what they commit later is not in it. The caller makes the file durable.
+    ///
+    /// # Errors
+    /// `Failed` with what SQLite says: the disk is full, or the file exists.
+    pub async fn copy_to(&self, file: &Path) -> Result<(), LedgerError> {
+        let into = file.display().to_string();
+        let copied = async {
+            // Its own connection: readers may not even write another file.
+            let options = open::options(&self.config).create_if_missing(false);
+            let mut connection = options.connect().await?;
+            sqlx::query("vacuum into ?")
+                .bind(into)
+                .execute(&mut connection)
+                .await?;
+            connection.close().await?;
+            Ok(())
+        };
+        let copied: Result<(), Fault> = copied.await;
+        match copied {
+            // It is the copy that lacks room; whatever else is wrong is the ledger's.
+            Err(fault) if fault.is_full() => Err(fault.explain(file)),
+            done => self.explain(done),
+        }
+    }
+
+    /// Where the adapters lie that a version of this ledger may still be served from, with the content
+    /// hash that each was published with.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn kept_blobs(&self) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(kept_blobs(&mut moment).await)
+    }
+
+    /// Looks at every page, index and reference; each finding is a line of SQLite's.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn check_file(&self) -> Result<Vec<String>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(check_file(&mut moment).await)
+    }
+}
+
+async fn kept_blobs(connection: &mut SqliteConnection) -> Result<Vec<(BlobKey, Digest)>, Fault> {
+    let found: Vec<(String, Vec<u8>)> = sqlx::query_as(
+        "select distinct blob, digest from versions
+         where pruned_ms is null and tainted_ms is null and blob like '%/%' order by blob",
+    )
+    .fetch_all(connection)
+    .await?;
+    let keys = found.into_iter();
+    keys.map(|(name, digest)| Ok((BlobKey::new(name)?, rows::digest(&digest)?)))
+        .collect()
+}
+
+/// The same of a closed file that is only looked at: nothing beside it is made or changed.
+pub(crate) async fn kept_blobs_of(file: &Path) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .read_only(true)
+        .immutable(true);
+    let looked = async {
+        let mut connection = options.connect().await?;
+        let version: i64 = sqlx::query_scalar("pragma user_version")
+            .fetch_one(&mut connection)
+            .await?;
+        // An older ledger does not say which files are kept.
+        let kept = match version >= KEPT_SINCE {
+            true => kept_blobs(&mut connection).await?,
+            false => Vec::new(),
+        };
+        connection.close().await?;
+        Ok(kept)
+    };
+    let looked: Result<_, Fault> = looked.await;
+    looked.map_err(|fault| fault.explain(file))
+}
+
+async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {
+    let mut findings: Vec<String> = sqlx::query_scalar("pragma integrity_check(20)")
+        .fetch_all(&mut *connection)
+        .await?;
+    findings.retain(|line| line != "ok");
+    let references: Vec<(String, Option<i64>, String)> =
+        sqlx::query_as("select \"table\", rowid, parent from pragma_foreign_key_check limit ?")
+            .bind(FINDINGS_MAX)
+            .fetch_all(&mut *connection)
+            .await?;
+    findings.extend(references.into_iter().map(|(table, row, parent)| {
+        let row = row.map_or(String::new(), |row| format!(" {row}"));
+        format!("row{row} of {table} names a row of {parent} that does not exist")
+    }));
+    Ok(findings)
+}

@@ -1,0 +1,173 @@
+//! What SQLite says, turned into what a person can act on.
+
+use std::path::Path;
+
+use hone_domain::{BlobError, CompletionError};
+use sqlx::migrate::MigrateError;
+
+use crate::codec::Malformed;
+use hone_ledger::LedgerError;
+
+/// A failure inside the ledger, before the file's name is known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error(transparent)]
+    Sql(#[from] sqlx::Error),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl Fault {
+    /// Whether what is stored is at fault, and not the database at this moment.
+    pub(super) fn is_unreadable(&self) -> bool {
+        match self {
+            Self::Ledger(error) => matches!(error, LedgerError::Corrupt(_)),
+            Self::Sql(error) => is_unreadable(error),
+        }
+    }
+
+    /// Whether there was no room for what was written.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Sql(sqlx::Error::Database(error)) => primary_code(&**error) == code::FULL,
+            _ => false,
+        }
+    }
+
+    /// As the caller sees it; `file` is the database.
+    pub(super) fn explain(self, file: &Path) -> LedgerError {
+        match self {
+            Self::Ledger(error) => error,
+            Self::Sql(error) => explain_sql(&error, file),
+        }
+    }
+
+    /// As the caller sees it while opening: whatever is wrong, the file cannot be used.
+    pub(super) fn explain_opening(self, file: &Path) -> LedgerError {
+        match self.explain(file) {
+            LedgerError::Failed(text) => LedgerError::Unusable(text),
+            other => other,
+        }
+    }
+}
+
+/// A failed migration: the medium's fault, or a schema that this program does not know.
+pub(super) fn migration_fault(error: MigrateError, file: &Path) -> Fault {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
+            Fault::Sql(error)
+        }
+        other => Fault::Ledger(LedgerError::Unusable(format!(
+            "the schema of the ledger {} does not fit this program ({other}); start the version \
+             of hone that wrote it or a newer one, or choose another data folder",
+            file.display()
+        ))),
+    }
+}
+
+macro_rules! corrupt_from {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Fault {
+            fn from(error: $error) -> Self {
+                Self::Ledger(LedgerError::Corrupt(error.to_string()))
+            }
+        }
+    )*};
+}
+corrupt_from!(Malformed, CompletionError, BlobError, serde_json::Error);
+
+/// A row that does not say what it should.
+pub(super) fn corrupt(what: impl Into<String>) -> Fault {
+    Fault::Ledger(LedgerError::Corrupt(what.into()))
+}
+
+/// Primary result codes, <https://www.sqlite.org/rescode.html>.
+mod code {
+    pub(super) const BUSY: i32 = 5;
+    pub(super) const LOCKED: i32 = 6;
+    pub(super) const NOMEM: i32 = 7;
+    pub(super) const READONLY: i32 = 8;
+    pub(super) const IOERR: i32 = 10;
+    pub(super) const CORRUPT: i32 = 11;
+    pub(super) const FULL: i32 = 13;
+    pub(super) const CANTOPEN: i32 = 14;
+    pub(super) const NOTADB: i32 = 26;
+}
+
+fn explain_sql(error: &sqlx::Error, file: &Path) -> LedgerError {
+    let shown = file.display();
+    match error {
+        sqlx::Error::PoolClosed => LedgerError::Failed(format!("the ledger {shown} is closed")),
+        sqlx::Error::PoolTimedOut => LedgerError::Failed(format!(
+            "the ledger {shown} was busy for too long; the disk may be very slow"
+        )),
+        error if is_unreadable(error) => LedgerError::Corrupt(error.to_string()),
+        sqlx::Error::Database(database) => {
+            explain_code(primary_code(&**database), &error.to_string(), file)
+        }
+        // The thread of a connection could not be started.
+        sqlx::Error::Io(error) => LedgerError::Failed(no_memory(&error.to_string(), file)),
+        other => LedgerError::Failed(format!("the ledger {shown} failed: {other}")),
+    }
+}
+
+/// What is too little, and what to do.
+fn no_memory(detail: &str, file: &Path) -> String {
+    format!(
+        "there is too little memory, or there are too few threads, for the ledger {} ({detail}); raise the \
+         limits of the process (ulimit -v, ulimit -u, its container) or lower what serving takes \
+         (serve.kv_cache_bytes_max)",
+        file.display()
+    )
+}
+
+/// Whether what is stored could not be read as what it should be.
+fn is_unreadable(error: &sqlx::Error) -> bool {
+    matches!(
+        error,
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)
+    )
+}
+
+fn primary_code(error: &dyn sqlx::error::DatabaseError) -> i32 {
+    let extended = error.code().and_then(|c| c.parse::<i32>().ok());
+    extended.unwrap_or(0) & 0xff
+}
+
+/// The message for a primary result code: which file, what is wrong, what to do.
+fn explain_code(code: i32, detail: &str, file: &Path) -> LedgerError {
+    let shown = file.display();
+    let folder = file.parent().unwrap_or(Path::new(".")).display();
+    match code {
+        code::BUSY | code::LOCKED => LedgerError::Failed(format!(
+            "the ledger {shown} is locked by another process; close the program that has it open \
+             (a database browser, a backup) and try again"
+        )),
+        code::NOMEM => LedgerError::Failed(no_memory(detail, file)),
+        code::READONLY => LedgerError::Failed(format!(
+            "the ledger {shown} cannot be written; make the file and its folder {folder} writable \
+             for this user, or choose another data folder ({detail})"
+        )),
+        code::CANTOPEN => LedgerError::Failed(format!(
+            "the ledger {shown} cannot be opened; check that it is a file and that this user may \
+             read and write it and its folder {folder} ({detail})"
+        )),
+        code::FULL => LedgerError::Failed(format!(
+            "the ledger {shown} cannot grow: the disk or the configured size is full; free space \
+             in {folder} or raise the limit (what was acknowledged is safe)"
+        )),
+        code::IOERR => LedgerError::Failed(format!(
+            "the disk under the ledger {shown} reports an error; check the disk and its free \
+             space ({detail})"
+        )),
+        code::NOTADB => LedgerError::Unusable(format!(
+            "{shown} is not a ledger (not an SQLite database); move it away or choose another \
+             data folder"
+        )),
+        code::CORRUPT => LedgerError::Unusable(format!(
+            "the ledger {shown} is damaged; restore it from a backup, or move it away and recover \
+             what can be read with `sqlite3 {shown} .recover` ({detail})"
+        )),
+        _ => LedgerError::Failed(format!("the ledger {shown} failed: {detail}")),
+    }
+}

@@ -1,0 +1,115 @@
+//! The suite on SQLite.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+
+use tempfile::TempDir;
+
+use super::{SqliteConfig, SqliteLedger};
+use hone_ledger::{Ledger, Personal, suite};
+
+/// Ledgers in folders that live as long as this.
+#[derive(Default)]
+struct Folders(Mutex<Vec<TempDir>>);
+
+impl Folders {
+    async fn make(&self) -> Arc<dyn Ledger> {
+        self.open().await
+    }
+
+    async fn open(&self) -> Arc<SqliteLedger> {
+        let folder = tempfile::tempdir().unwrap();
+        let config = SqliteConfig::in_folder(folder.path());
+        let ledger = SqliteLedger::open(&config).await.unwrap();
+        self.0.lock().unwrap().push(folder);
+        Arc::new(ledger)
+    }
+}
+
+#[tokio::test]
+async fn sqlite_passes_the_suite() {
+    let folders = Folders::default();
+    suite::run(async || folders.make().await).await;
+}
+
+#[tokio::test]
+async fn sqlite_passes_the_suite_of_people() {
+    let folders = Folders::default();
+    suite::personal(async || {
+        let ledger = folders.open().await;
+        (
+            ledger.clone() as Arc<dyn Ledger>,
+            ledger as Arc<dyn Personal>,
+        )
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sqlite_passes_the_suite_of_versions() {
+    let folders = Folders::default();
+    suite::versions::run(async || folders.open().await).await;
+}
+
+#[tokio::test]
+async fn random_calls_keep_the_laws() {
+    let folders = Folders::default();
+    let mut trained = 0;
+    for seed in 0..8 {
+        let ledger = folders.make().await;
+        trained += suite::random(ledger.clone(), seed, 400).await;
+        ledger.close().await;
+    }
+    assert!(
+        trained > 50,
+        "only {trained} turns were trained, so the runs prove little"
+    );
+}
+
+/// Conversations that repeat a long prompt grow the file by what is new.
+#[tokio::test]
+async fn repeated_prompts_are_stored_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SqliteConfig::in_folder(folder.path());
+    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let world = suite::World::new(ledger.clone());
+    let system = hone_domain::Message::text(hone_domain::Role::System, "x".repeat(50_000));
+    for _ in 0..100 {
+        let mut turn = world.turn();
+        turn.messages[0] = system.clone();
+        turn.prompt_tokens = (0..16_000).collect();
+        world.record(&turn).await;
+    }
+    ledger.close().await;
+    let bytes = std::fs::metadata(&config.file).unwrap().len();
+    assert!(
+        bytes < 1_500_000,
+        "{bytes} bytes for 100 turns with one prompt of 114 kB"
+    );
+}
+
+/// Writers of one process wait for each other and lose nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_callers_at_once_lose_nothing() {
+    let folders = Folders::default();
+    let world = Arc::new(suite::World::new(folders.make().await));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let world = world.clone();
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    world.answered(&world.turn()).await;
+                    world.ledger.counts().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(world.ledger.counts().await.unwrap().turns, 80);
+    let claimed = world.ledger.claim_transitions(1_000, 1, 0).await.unwrap();
+    assert_eq!(claimed.len(), 80);
+    world.assert_lawful("many callers").await;
+}

@@ -1,0 +1,320 @@
+//! Versions on trial, and versions out of service.
+
+use hone_domain::{Digest, Millis, OnTrial, Policy, PolicyVersion, Scope};
+use sqlx::{Row, SqliteConnection};
+
+use super::fault::{Fault, corrupt};
+use super::texts::{limit, signed, unsigned};
+use super::{policies, rows, standings};
+use hone_ledger::{Arm, Restore, RestoreWhy, Trial, TryOut};
+
+/// Most trials that are told.
+const TRIALS_MAX: usize = 100_000;
+
+/// Puts a version on trial, restoring it first where it is not the newest.
+pub(super) async fn try_out(
+    connection: &mut SqliteConnection,
+    order: &TryOut,
+) -> Result<OnTrial, Fault> {
+    let conflict = |what: &str| standings::conflict(&order.scope, what);
+    let number = policies::find_scope(connection, &order.scope)
+        .await?
+        .ok_or_else(|| conflict("nothing was published"))?;
+    if let Some(why) = standings::held(connection, number).await? {
+        return Err(conflict(why));
+    }
+    let head = policies::head(connection, number).await?;
+    let (proven, on_trial) = if signed(order.version.0)? == head {
+        (measure_of(connection, number, order).await?, head)
+    } else {
+        let served = digest_at(connection, number, head).await?;
+        if served == digest_at(connection, number, signed(order.version.0)?).await? {
+            return Err(conflict("it is the adapter that is served already"));
+        }
+        let restore = Restore {
+            scope: order.scope.clone(),
+            to: order.version,
+            from: None,
+            why: RestoreWhy::Asked,
+            note: order.note.clone(),
+            now_ms: order.now_ms,
+        };
+        let restored = standings::restore(connection, &restore).await?;
+        (head, signed(restored.version.0)?)
+    };
+    let sides = (proven, on_trial);
+    begin(connection, number, (sides, order.share, order.now_ms)).await?;
+    on_trial_of(connection, (&order.scope, number), (sides, order.share)).await
+}
+
+/// What the newest version is compared with: the nearest good version of another adapter.
+async fn measure_of(
+    connection: &mut SqliteConnection,
+    scope: i64,
+    order: &TryOut,
+) -> Result<i64, Fault> {
+    let head = signed(order.version.0)?;
+    let digest = digest_at(connection, scope, head).await?;
+    let measure: Option<i64> = sqlx::query_scalar(
+        "select max(version) from versions
+         where scope_number = ? and version < ? and digest <> ? and pruned_ms is null
+           and tainted_ms is null and retired_ms is null and tripped_ms is null",
+    )
+    .bind(scope)
+    .bind(head)
+    .bind(&digest.0[..])
+    .fetch_one(connection)
+    .await?;
+    match measure {
+        Some(version) => Ok(version),
+        None if digest != Digest::NONE => Ok(0),
+        None => Err(standings::conflict(
+            &order.scope,
+            "there is nothing to compare it with",
+        )),
+    }
+}
+
+async fn digest_at(
+    connection: &mut SqliteConnection,
+    scope: i64,
+    version: i64,
+) -> Result<Digest, Fault> {
+    let record = policies::record(connection, scope, version).await?;
+    Ok(record.map_or(Digest::NONE, |record| record.policy.digest))
+}
+
+/// Writes down that a trial begins: both sides, the share, and when.
+pub(super) async fn begin(
+    connection: &mut SqliteConnection,
+    scope: i64,
+    ((proven, on_trial), share, now_ms): ((i64, i64), f64, Millis),
+) -> Result<(), Fault> {
+    sqlx::query(
+        "insert into standings (scope_number, trial_version, trial_proven, trial_share, trial_ms)
+         values (?1, ?2, ?3, ?4, ?5)
+         on conflict (scope_number) do update
+         set trial_version = ?2, trial_proven = ?3, trial_share = ?4, trial_ms = ?5",
+    )
+    .bind(scope)
+    .bind(on_trial)
+    .bind(proven)
+    .bind(share)
+    .bind(now_ms)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Ends whatever trial the scope has.
+pub(super) async fn end(connection: &mut SqliteConnection, scope: i64) -> Result<(), Fault> {
+    sqlx::query(
+        "update standings
+         set trial_version = null, trial_proven = null, trial_share = null, trial_ms = null
+         where scope_number = ?",
+    )
+    .bind(scope)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Ends the trial of one version.
+pub(super) async fn prove(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<bool, Fault> {
+    let Some(number) = policies::find_scope(connection, scope).await? else {
+        return Ok(false);
+    };
+    if trial_of(connection, scope).await?.map(|t| t.version) != Some(version) {
+        return Ok(false);
+    }
+    end(connection, number).await?;
+    Ok(true)
+}
+
+/// Ends a trial whose measure was tainted, so that nobody is served what was erased.
+pub(super) async fn end_tainted(
+    connection: &mut SqliteConnection,
+    scope: i64,
+) -> Result<bool, Fault> {
+    let done = sqlx::query(
+        "update standings
+         set trial_version = null, trial_proven = null, trial_share = null, trial_ms = null
+         where scope_number = ?1 and trial_proven in (
+             select version from versions where scope_number = ?1 and tainted_ms is not null
+         )",
+    )
+    .bind(scope)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+async fn trial_of(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+) -> Result<Option<Trial>, Fault> {
+    Ok(standings::standing(connection, scope).await?.trial)
+}
+
+async fn on_trial_of(
+    connection: &mut SqliteConnection,
+    (scope, number): (&Scope, i64),
+    ((proven, on_trial), share): ((i64, i64), f64),
+) -> Result<OnTrial, Fault> {
+    Ok(OnTrial {
+        policy: policy_at(connection, (scope, number), on_trial).await?,
+        proven: policy_at(connection, (scope, number), proven).await?,
+        share,
+    })
+}
+
+async fn policy_at(
+    connection: &mut SqliteConnection,
+    (scope, number): (&Scope, i64),
+    version: i64,
+) -> Result<Policy, Fault> {
+    if version == 0 {
+        return Ok(Policy::base(scope.clone(), PolicyVersion::BASE));
+    }
+    let record = policies::record(connection, number, version).await?;
+    let record = record.ok_or_else(|| corrupt(format!("a trial without version {version}")))?;
+    Ok(record.policy)
+}
+
+pub(super) async fn trials(connection: &mut SqliteConnection) -> Result<Vec<OnTrial>, Fault> {
+    let rows = sqlx::query(
+        "select scopes.name as scope, standings.* from standings
+         join scopes on scopes.number = standings.scope_number
+         where trial_ms is not null order by scopes.number limit ?",
+    )
+    .bind(limit(TRIALS_MAX))
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let scope = rows::scope(row.try_get("scope")?)?;
+        let number = row.try_get("scope_number")?;
+        let sides = (row.try_get("trial_proven")?, row.try_get("trial_version")?);
+        let share = row.try_get("trial_share")?;
+        found.push(on_trial_of(connection, (&scope, number), (sides, share)).await?);
+    }
+    Ok(found)
+}
+
+pub(super) async fn arms(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+    trial: &Trial,
+) -> Result<[Arm; 2], Fault> {
+    let number = policies::find_scope(connection, scope).await?.unwrap_or(0);
+    Ok([
+        arm(connection, number, (trial.version, trial.since_ms)).await?,
+        arm(connection, number, (trial.proven, trial.since_ms)).await?,
+    ])
+}
+
+async fn arm(
+    connection: &mut SqliteConnection,
+    scope: i64,
+    (version, since_ms): (PolicyVersion, Millis),
+) -> Result<Arm, Fault> {
+    let row = sqlx::query(
+        "select count(*) as turns, count(score) as scored, avg(score) as mean,
+                count(case when score < 0 then 1 end) as complaints
+         from turns where scope_number = ? and version = ? and started_ms >= ?
+           and kind = 'main' and origin = 'user'",
+    )
+    .bind(scope)
+    .bind(signed(version.0)?)
+    .bind(since_ms)
+    .fetch_one(connection)
+    .await?;
+    Ok(Arm {
+        version,
+        turns: unsigned(row.try_get("turns")?)?,
+        scored_turns: unsigned(row.try_get("scored")?)?,
+        complaints: unsigned(row.try_get("complaints")?)?,
+        mean_score: row.try_get("mean")?,
+    })
+}
+
+/// Takes an adapter out of service, ending its trial where it is on one.
+pub(super) async fn retire(
+    connection: &mut SqliteConnection,
+    (scope, version): (&Scope, PolicyVersion),
+    now_ms: Millis,
+) -> Result<Option<Policy>, Fault> {
+    let conflict = |what: &str| standings::conflict(scope, what);
+    let unknown = || conflict(&format!("there is no published version {version}"));
+    let number = policies::find_scope(connection, scope)
+        .await?
+        .ok_or_else(unknown)?;
+    let record = policies::record(connection, number, signed(version.0)?)
+        .await?
+        .ok_or_else(unknown)?;
+    let digest = record.policy.digest;
+    if digest == Digest::NONE {
+        return Err(conflict("the base model cannot be retired"));
+    }
+    let trial = trial_of(connection, scope).await?;
+    let mut published = None;
+    if let Some(trial) = trial {
+        if trial.version == version {
+            let restore = Restore {
+                scope: scope.clone(),
+                to: trial.proven,
+                from: Some(version),
+                why: RestoreWhy::Asked,
+                note: Some(format!("version {version} was retired")),
+                now_ms,
+            };
+            published = Some(standings::restore(connection, &restore).await?);
+        } else if digest_at(connection, number, signed(trial.proven.0)?).await? == digest {
+            return Err(conflict("a version on trial is compared with it"));
+        }
+    }
+    let head = policies::head(connection, number).await?;
+    if digest_at(connection, number, head).await? == digest {
+        return Err(conflict(&format!(
+            "version {version} is served; go back to another one first"
+        )));
+    }
+    mark(connection, (number, digest), Some(now_ms)).await?;
+    Ok(published)
+}
+
+/// Takes an adapter back into service.
+pub(super) async fn unretire(
+    connection: &mut SqliteConnection,
+    (scope, version): (&Scope, PolicyVersion),
+) -> Result<bool, Fault> {
+    let Some(number) = policies::find_scope(connection, scope).await? else {
+        return Ok(false);
+    };
+    let record = policies::record(connection, number, signed(version.0)?).await?;
+    match record {
+        Some(record) if record.is_retired => {
+            mark(connection, (number, record.policy.digest), None).await?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+async fn mark(
+    connection: &mut SqliteConnection,
+    (scope, digest): (i64, Digest),
+    retired_ms: Option<Millis>,
+) -> Result<(), Fault> {
+    sqlx::query("update versions set retired_ms = ? where scope_number = ? and digest = ?")
+        .bind(retired_ms)
+        .bind(scope)
+        .bind(&digest.0[..])
+        .execute(connection)
+        .await?;
+    Ok(())
+}

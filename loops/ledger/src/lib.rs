@@ -1,0 +1,45 @@
+//! The ledger as others see it: what it remembers, what it hands out once, and the suite that every
+//! implementation passes.
+//!
+//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Answers`]) speak domain types in and
+//! out. Another database joins by implementing them and passing [`suite`].
+//!
+//! Never: SQL, who asks, or why.
+
+mod answers;
+mod error;
+mod late;
+mod ledger;
+mod people;
+mod personal;
+mod reading;
+pub mod suite;
+mod versions;
+
+pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
+pub use error::LedgerError;
+pub use late::LateTurns;
+pub use ledger::{
+    AuditCount, Claim, Claimed, ClaimedSamples, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
+    FeedbackOutcome, Ledger, LedgerCounts, OpenPage, OpenTurn, PolicyRecord, PolicyStatus, Publish,
+    Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
+    WaitingTurn, reason_at_record,
+};
+pub use people::{
+    AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, Keeper,
+    KeyChange, Member, People, PeopleChange, SignIn, Team, TeamChange, User, UserChange, Uses,
+    chained,
+};
+pub use personal::{
+    ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWhat, ForgetWish, Learned,
+    LearnedVersion, LooseBlob, Personal,
+};
+pub use reading::{
+    FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,
+    SessionLine, SessionTurn, SessionView, TITLE_CHARS_MAX, TurnEntry, TurnFilter, TurnLine,
+};
+pub use versions::{
+    Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,
+    Tripped, TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,
+    WatchedVerdict, Window,
+};
