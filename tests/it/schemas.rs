@@ -153,10 +153,9 @@ fn requests(schema: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn with(mut body: Value, fields: Value) -> Value {
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
+fn with(mut body: Value, mut fields: Value) -> Value {
+    let fields = fields.as_object_mut().unwrap();
+    body.as_object_mut().unwrap().append(fields);
     body
 }
 
