@@ -6,7 +6,8 @@ use super::adam::{AdamW, Moments, norm};
 use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
 use super::check::{check, check_model, check_rows};
 use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
-use super::state::{Identity, StateError, load, save};
+use super::params::{Mark, Params};
+use super::state::{StateError, load, save};
 use super::totals::Totals;
 use super::{
     Control, LearnerConfig, LearnerError, LossKind, StepError, StepReport, TrainRow, Trainable,
@@ -19,73 +20,6 @@ use crate::weights::Model;
 use hone_checkpoint::config::StoredDtype;
 use hone_kernels::ops::log_softmax::Shape;
 use hone_kernels::thread_pool::Executor;
-
-/// What is trained, with its f32 masters.
-enum Params {
-    /// The learner's own model; its f32 weights are the masters.
-    Full(Box<Model>),
-    Adapter {
-        base: Arc<Model>,
-        masters: Adapter,
-        /// The masters rounded, as they would be served; what the forward uses.
-        served: Adapter,
-    },
-}
-
-impl Params {
-    fn arrays_mut(&mut self) -> Vec<(&mut [f32], bool)> {
-        match self {
-            Self::Full(model) => model.weights.arrays_mut(),
-            Self::Adapter { masters, .. } => masters.arrays_mut(),
-        }
-    }
-
-    /// Brings the forward's form up to date with the masters.
-    fn publish(&mut self) {
-        if let Self::Adapter {
-            masters, served, ..
-        } = self
-        {
-            *served = masters.served();
-        }
-    }
-
-    fn model(&self) -> &Model {
-        match self {
-            Self::Full(model) => model,
-            Self::Adapter { base, .. } => base,
-        }
-    }
-
-    fn adapter(&self) -> Option<&Adapter> {
-        match self {
-            Self::Full(_) => None,
-            Self::Adapter { served, .. } => Some(served),
-        }
-    }
-
-    fn identity(&self) -> Identity {
-        match self {
-            Self::Full(_) => Identity::full(),
-            Self::Adapter { base, masters, .. } => Identity::adapter(&masters.config, &base.digest),
-        }
-    }
-
-    fn copy(&mut self) -> Vec<Vec<f32>> {
-        self.arrays_mut().iter().map(|(a, _)| a.to_vec()).collect()
-    }
-
-    fn restore(&mut self, masters: &[Vec<f32>]) {
-        for ((to, _), from) in self.arrays_mut().into_iter().zip(masters) {
-            to.copy_from_slice(from);
-        }
-        self.publish();
-    }
-}
-
-/// The trained weights of a learner at one time.
-#[derive(Debug, Clone)]
-pub struct Mark(Vec<Vec<f32>>);
 
 /// Trains an adapter or all weights of a model. Deterministic: the same rows in the same order
 /// give the same bits, whatever the number of threads, and across save and resume.

@@ -10,6 +10,7 @@ mod layer;
 mod learner;
 mod loss;
 mod objective;
+mod params;
 mod state;
 mod totals;
 
@@ -26,11 +27,12 @@ mod tests;
 
 pub use batch::{Micro, Pacer, Run, Sink, Site};
 pub use kept::layers_that_fit;
-pub use learner::{Learner, Mark, PerToken};
+pub use learner::{Learner, PerToken};
 pub use loss::{LossStep, RowGrad, TokenPull};
 pub use objective::{
     Distill, KlEstimator, Objective, SequenceView, SoftTargets, Term, TokenView, TopK, ess_scale,
 };
+pub use params::Mark;
 pub use state::StateError;
 
 use std::sync::Arc;
