@@ -144,7 +144,7 @@ impl NnTrainer {
 const RISE: f64 = 0.01;
 
 /// How far an update goes. One that made the loss of the same rows larger went too far: it is taken back by
-/// half, and those that follow go half as far. How far a model bears differs by more than ten times.
+/// half, and those that follow go half as far: what one model bears is too far for another.
 struct Stride {
     lr: f32,
     /// Weights with the smallest loss so far, and that loss.
