@@ -12,7 +12,7 @@ use crate::config::{Config, Sources};
 use crate::http::openapi;
 use crate::people::command::{self, AuditCommand, KeyCommand, UserCommand};
 use crate::people::groups_command::{self, AgentCommand, TeamCommand};
-use crate::{bench, demo, health, manage, process, starter, upkeep};
+use crate::{health, manage, process, starter, upkeep};
 
 /// Serves a language model that gets better by being used.
 #[derive(Debug, Parser)]
@@ -28,10 +28,6 @@ struct Cli {
 enum Command {
     /// Serve (the default).
     Serve(ServeArgs),
-    /// Watch simulated users teach the model over plain HTTP.
-    Demo(demo::Options),
-    /// Measure this build on this machine.
-    Bench(bench::Options),
     /// Print the API's OpenAPI document.
     Openapi,
     /// Accounts of people and programs.
@@ -172,9 +168,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
     let result = match cli.command {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
-        Some(Command::Demo(options)) => demo::server::command(options),
         Some(Command::Openapi) => put(&openapi::text(), &mut io::stdout()),
-        Some(Command::Bench(options)) => bench::command(&options),
         Some(Command::User(command)) => command::user(command),
         Some(Command::Agent(command)) => groups_command::agent(command),
         Some(Command::Team(command)) => groups_command::team(command),

@@ -3,14 +3,11 @@
 //! It knows every room and hands each what it needs; no room knows it. [`house::House`] is the
 //! whole of it in one value, so that tests run it in their own process on port 0.
 
-mod bench;
 mod callback;
 pub mod cli;
 pub mod client;
 pub mod computed;
 pub mod config;
-pub mod conversations;
-pub mod demo;
 pub mod device;
 pub mod door;
 pub mod eraser;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use hone_domain::{Message, NextKind, Outcome, Role, Signal};
+use hone_domain::{Message, NextKind, Outcome, Role, Signal, Verdict};
 use hone_judge::{CompleteOptions, CompleterError, LocalConfig, ModelConfig, ModelKind};
 use hone_kernels::Executor;
 use hone_nn::load_model;
@@ -16,6 +16,11 @@ use serde_json::{Value, json};
 
 use super::models::{self, Decoder, Loaded};
 use super::thread::Thread;
+use room::{Said, Voter};
+
+#[allow(dead_code, reason = "the bench reads more of it")]
+#[path = "../../../../tests/bench/src/judge/room.rs"]
+mod room;
 
 fn golden(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/goldens");
@@ -230,6 +235,23 @@ fn local(folder: &Path, waiting_max: usize) -> LocalConfig {
     }
 }
 
+/// The judge loop's verdict on one reply, with a model that votes.
+async fn verdict_on(text: &str, voter: Voter) -> Result<Verdict, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let said = Said {
+        kind: NextKind::UserReply,
+        asked: "How far is the moon?".to_owned(),
+        completion: "384,400 km.".to_owned(),
+        text: text.to_owned(),
+    };
+    let config = hone_judge::Config {
+        lease_ms: 120_000,
+        ..hone_judge::Config::for_tests()
+    };
+    let judged = room::judge_in(folder.path(), &config, (&[said], Some(voter))).await?;
+    Ok(judged.into_iter().next().unwrap().verdict)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_is_judged_by_a_model_in_this_process() {
     for (words, outcome, said) in [
@@ -246,7 +268,7 @@ async fn a_turn_is_judged_by_a_model_in_this_process() {
         };
         let completer = super::start(&config.local).unwrap();
         let voter = (config, completer);
-        let verdict = crate::bench::verdict_on(NextKind::UserReply, "Hm.", voter).await;
+        let verdict = verdict_on("Hm.", voter).await;
         let verdict = verdict.unwrap();
         let votes = verdict
             .votes
