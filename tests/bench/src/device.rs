@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use hone_checkpoint::{
     AdapterDtype, ExpertsConfig, Family, LoadError, LoraConfig, ModelConfig, Target, TensorSource,
 };
-use hone_cuda::{Driver, Emulator};
+use hone_cuda::Driver;
+use hone_cuda_emulator::Emulator;
 use hone_kernels::{Executor, TensorData, WeightFormat};
 use hone_nn::bench::medium_shape;
 use hone_nn::sample::{PlainDraw, SamplingParams};

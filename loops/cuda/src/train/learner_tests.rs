@@ -8,7 +8,8 @@ use crate::testing::{
     PPO, config, dense, go_on, learner, lora, lora_of, model, policy, recorded, rows, tiny,
     with_experts,
 };
-use crate::{Device, Driver, Emulator, Launch, Limits};
+use crate::emulator::Emulator;
+use crate::{Device, Driver, Launch, Limits};
 use hone_checkpoint::AdapterDtype;
 use hone_checkpoint::config::{Family, ModelConfig};
 use hone_kernels::format::block_quant::WeightFormat;

@@ -1,6 +1,7 @@
 //! A device that is the processor: the same kernels, compiled by its own C++ compiler, one thread
 //! after the other. It shows on any machine that the kernels and all that launches them are right;
-//! it is far too slow to serve.
+//! it is far too slow to serve. It ships in no program but the bench. The tests of `hone-cuda` itself include this
+//! file by path.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,29 +14,28 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use super::driver::{Driver, Launch, Limits};
-use super::launches::{Launches, Repeats};
+use hone_cuda::{Driver, Launch, Launches, Limits, Repeats};
 use hone_nn::DeviceError;
 
 /// The sources, by file name.
 const SOURCES: [(&str, &str); 14] = [
-    ("emulator.cpp", include_str!("kernels/emulator.cpp")),
-    ("emulator.h", include_str!("kernels/emulator.h")),
-    ("kernels.cu", include_str!("kernels/kernels.cu")),
-    ("common.cuh", include_str!("kernels/common.cuh")),
-    ("linear.cuh", include_str!("kernels/linear.cuh")),
-    ("rows.cuh", include_str!("kernels/rows.cuh")),
-    ("cut.cuh", include_str!("kernels/cut.cuh")),
-    ("sample.cuh", include_str!("kernels/sample.cuh")),
-    ("attention.cuh", include_str!("kernels/attention.cuh")),
+    ("emulator.cpp", include_str!("emulator.cpp")),
+    ("emulator.h", include_str!("emulator.h")),
+    ("kernels.cu", include_str!("../../../loops/cuda/src/kernels/kernels.cu")),
+    ("common.cuh", include_str!("../../../loops/cuda/src/kernels/common.cuh")),
+    ("linear.cuh", include_str!("../../../loops/cuda/src/kernels/linear.cuh")),
+    ("rows.cuh", include_str!("../../../loops/cuda/src/kernels/rows.cuh")),
+    ("cut.cuh", include_str!("../../../loops/cuda/src/kernels/cut.cuh")),
+    ("sample.cuh", include_str!("../../../loops/cuda/src/kernels/sample.cuh")),
+    ("attention.cuh", include_str!("../../../loops/cuda/src/kernels/attention.cuh")),
     (
         "attention_back.cuh",
-        include_str!("kernels/attention_back.cuh"),
+        include_str!("../../../loops/cuda/src/kernels/attention_back.cuh"),
     ),
-    ("backward.cuh", include_str!("kernels/backward.cuh")),
-    ("experts.cuh", include_str!("kernels/experts.cuh")),
-    ("loss.cuh", include_str!("kernels/loss.cuh")),
-    ("stream.cuh", include_str!("kernels/stream.cuh")),
+    ("backward.cuh", include_str!("../../../loops/cuda/src/kernels/backward.cuh")),
+    ("experts.cuh", include_str!("../../../loops/cuda/src/kernels/experts.cuh")),
+    ("loss.cuh", include_str!("../../../loops/cuda/src/kernels/loss.cuh")),
+    ("stream.cuh", include_str!("../../../loops/cuda/src/kernels/stream.cuh")),
 ];
 /// Follows every piece of memory, to see whether a kernel wrote beyond it.
 const GUARD: [u8; 64] = [0xa5; 64];
