@@ -7,6 +7,7 @@
 
 mod canary;
 mod commanded;
+mod programs;
 mod reading;
 mod room;
 mod script;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_judge::labelled::{Labelled, labelled};
-use hone_judge::{ModelConfig, certificate};
+use hone_judge::ModelConfig;
 use serde_json::{Value, json};
 
 use super::Bench;
@@ -205,7 +206,7 @@ fn binding(report: &mut Report) {
 }
 
 fn certificates(report: &mut Report) {
-    let measured = certificate::corpus::measure(PROGRAMS);
+    let measured = programs::measure(PROGRAMS);
     let percent = |(all, good): (usize, usize)| 100.0 * good as f64 / all.max(1) as f64;
     let ((sound, accepted), (broken, rejected)) = (measured.sound, measured.broken);
     line(

@@ -1,11 +1,13 @@
 //! A generated corpus: small programs whose tests our own interpreter knows the end of, sound
-//! certificates about them, and the same certificates broken in every way we could think of.
+//! certificates about them, and the same certificates broken in every way we could think of. The
+//! tests of `hone-judge` include this file by path.
 
 use std::collections::BTreeMap;
 
 use hone_domain::{SourceFile, TestPlace};
-
-use super::{Certificate, Changed, Ends, Premise, Step, TestTrace, Version, Via, check};
+use hone_judge::certificate::{
+    Certificate, Changed, Ends, Premise, Step, TestTrace, Version, Via, check,
+};
 
 const CODE: &str = "calc.py";
 const TESTS: &str = "test_calc.py";
