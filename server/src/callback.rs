@@ -9,7 +9,7 @@ use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use ring::hmac;
 
-use crate::outbound::{Call, Outbound};
+use hone_net::outbound::{Call, Outbound};
 
 /// Header of the time, in seconds since the Unix epoch.
 const TIMESTAMP: &str = "x-hone-timestamp";
@@ -125,7 +125,7 @@ mod tests {
     const SECRET: &str = "CARGO_MANIFEST_DIR";
 
     fn outbound() -> Arc<Outbound> {
-        Arc::new(Outbound::new(&crate::outbound::tests::defaults()).unwrap())
+        Arc::new(Outbound::new(&crate::defaults::defaults("outbound")).unwrap())
     }
 
     async fn ask(router: Router, path: &str) -> Result<CallReply, CallerError> {

@@ -66,7 +66,7 @@ impl Trust {
     /// # Errors
     /// A sentence that names the file of certificates.
     pub(crate) fn client(&self) -> Result<ClientBuilder, String> {
-        crate::outbound::install_tls();
+        hone_net::outbound::install_tls();
         let client = reqwest::Client::builder().no_proxy();
         let Some(file) = &self.cacert else {
             return Ok(client);

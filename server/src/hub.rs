@@ -8,7 +8,7 @@ mod fetching;
 
 use std::path::{Path, PathBuf};
 
-use crate::config::OutboundConfig;
+use hone_net::OutboundConfig;
 
 /// Where a hub is, and what to show it.
 #[derive(Clone, Debug)]

@@ -90,7 +90,7 @@ fn hub() -> (tokio::runtime::Runtime, String, Asked) {
 
 fn access(endpoint: &str, token: Option<&str>, cache: &Path) -> HubAccess {
     HubAccess {
-        outbound: crate::outbound::tests::defaults(),
+        outbound: crate::defaults::defaults("outbound"),
         endpoint: endpoint.to_owned(),
         token: token.map(str::to_owned),
         cache: cache.to_owned(),

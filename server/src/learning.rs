@@ -147,7 +147,8 @@ mod tests {
     use hone_domain::Learning;
 
     use super::*;
-    use crate::http::testing::{defaults, learning_config};
+    use crate::defaults::defaults;
+    use crate::http::testing::learning_config;
 
     #[test]
     fn what_a_better_answer_teaches_follows_the_method() {

@@ -8,6 +8,9 @@ pub mod cli;
 pub mod client;
 pub mod computed;
 pub mod config;
+#[cfg(test)]
+#[path = "../../tests/support/defaults.rs"]
+mod defaults;
 pub mod device;
 pub mod door;
 pub mod eraser;
@@ -24,7 +27,6 @@ pub mod logs;
 mod manage;
 mod memory;
 pub mod model;
-pub mod outbound;
 pub mod paired;
 pub mod people;
 mod plain;

@@ -126,7 +126,7 @@ impl TestHouse {
 
 /// A client without proxies. An answer of an emulated device takes long on a busy machine.
 pub fn client() -> Result<reqwest::Client> {
-    hone::outbound::install_tls();
+    hone_net::outbound::install_tls();
     let timeout = std::time::Duration::from_secs(300);
     Ok(reqwest::Client::builder()
         .no_proxy()

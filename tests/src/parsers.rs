@@ -16,7 +16,7 @@ use hone::http::wire::messages::parse_messages;
 use hone::http::wire::openai::ChatRequest;
 use hone::http::wire::responses::{ResponsesRequest, Stored};
 use hone::http::wire::tools::Offer;
-use hone::outbound::Outbound;
+use hone_net::outbound::Outbound;
 use hone::people::oidc::Tokens;
 use hone_checkpoint::TensorFiles;
 use hone_checkpoint::{ModelConfig, TensorSource};
@@ -174,7 +174,7 @@ impl Provider {
             refresh_ms: i64::MAX / 4,
             refetch_ms: i64::MAX / 4,
         };
-        hone::outbound::install_tls();
+        hone_net::outbound::install_tls();
         let outbound = Outbound::new(&CONFIG.outbound).expect("the defaults are sound");
         let tokens = Tokens::new(config, Arc::new(outbound)).expect("the provider is sound");
         let point = pair.public_key().as_ref();

@@ -8,7 +8,6 @@ mod console;
 mod keys;
 mod layers;
 mod learning;
-mod outbound;
 mod people;
 mod sections;
 mod settings;
@@ -20,12 +19,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use hone_net::OutboundConfig;
+
 use crate::plain;
 
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use console::ConsoleConfig;
 pub use learning::{LearningConfig, Metric};
-pub use outbound::OutboundConfig;
 pub use people::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use sections::{
     Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, Products, StoreConfig,

@@ -6,7 +6,7 @@ use hone_domain::{Millis, RateLimits, UserRole};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
-use crate::outbound::guard::is_localhost;
+use hone_net::outbound::guard::is_localhost;
 use crate::people::oidc::algorithms;
 
 /// Accounts, keys, sign-ins. Defaults stand in `configs/default.toml`.

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::device::Choice;
 use crate::door::Limits;
 use crate::http::guard::Key;
-use crate::http::listen::ListenLimits;
-use crate::http::tls::TlsFiles;
+use hone_net::listen::ListenLimits;
+use hone_net::tls::TlsFiles;
 use crate::http::wire::capture::is_raw;
 
 /// A loop of the ring.

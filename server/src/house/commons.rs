@@ -11,7 +11,7 @@ use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, Syst
 
 use crate::config::Config;
 use crate::learning::{Lessons, Rules};
-use crate::outbound::Outbound;
+use hone_net::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::meter::Meters;
 use crate::telemetry::{Telemetry, Traced};

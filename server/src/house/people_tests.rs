@@ -124,7 +124,7 @@ impl Server {
     }
 
     async fn send(&self, method: &str, path: &str, body: &Value, key: &str) -> (u16, Value) {
-        crate::outbound::install_tls();
+        hone_net::outbound::install_tls();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let method = method.parse().unwrap();
         let mut request = client.request(method, format!("{}{path}", self.url));

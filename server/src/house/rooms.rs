@@ -18,7 +18,7 @@ use crate::callback::HttpCaller;
 use crate::config::{Config, Loop, ModelConfig};
 use crate::eraser::Eraser;
 use crate::http::Http;
-use crate::http::tls::Tls;
+use hone_net::tls::Tls;
 use crate::importer::{Base, Importer};
 use crate::in_place;
 use crate::judging::{self, BaseParts, ReaderParts, States};

@@ -39,7 +39,7 @@ async fn chat(house: &House, text: &str, stream: bool) -> reqwest::Response {
         "model": house.model, "stream": stream, "messages": [{"role": "user", "content": text}],
     });
     let url = format!("http://{}/v1/chat/completions", house.addr);
-    crate::outbound::install_tls();
+    hone_net::outbound::install_tls();
     reqwest::Client::new()
         .post(url)
         .json(&body)
@@ -49,7 +49,7 @@ async fn chat(house: &House, text: &str, stream: bool) -> reqwest::Response {
 }
 
 async fn get(house: &House, path: &str) -> Value {
-    crate::outbound::install_tls();
+    hone_net::outbound::install_tls();
     let url = format!("http://{}{path}", house.addr);
     reqwest::get(url).await.unwrap().json().await.unwrap()
 }
@@ -82,7 +82,7 @@ async fn a_house_answers_remembers_and_stops() {
 async fn a_long_opening_with_many_tools_is_bound_like_any_other() {
     let data = tempfile::tempdir().unwrap();
     let house = House::start(config(data.path(), &[])).await.unwrap();
-    crate::outbound::install_tls();
+    hone_net::outbound::install_tls();
     for (characters, tools) in [(8_000, 3), (50_000, 24)] {
         let tool = |n: usize| {
             let parameters = json!({"type": "object", "properties": {"x": {"type": "string"}}});

@@ -1,17 +1,18 @@
 //! Around every request: its id, who calls, from which page, panics, counters, one log line.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use hone_domain::{RequestId, UserRole};
+use hone_net::listen::Peer;
 use http_body_util::BodyExt;
 
 use super::Http;
@@ -64,7 +65,7 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let _in_flight = http.traffic.enter();
     let peer = request
         .extensions()
-        .get::<ConnectInfo<SocketAddr>>()
+        .get::<Peer>()
         .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
     let cors = Cors::of(&http.guard.get(), request.headers());
     let mut response = match cors.preflight(request.method(), request.headers()) {

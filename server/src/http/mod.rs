@@ -3,13 +3,11 @@
 pub mod acts;
 pub mod anthropic;
 pub mod bodies;
-mod connections;
 pub mod cors;
 pub mod envelope;
 pub mod error;
 mod funnel;
 pub mod guard;
-pub mod listen;
 pub mod lists;
 pub mod metrics;
 pub mod openapi;
@@ -20,8 +18,6 @@ pub mod rights;
 pub mod routes;
 pub mod sse;
 pub mod swap;
-mod timed;
-pub mod tls;
 pub mod traffic;
 pub mod wire;
 

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -53,7 +52,9 @@ use crate::door::{ByteLanguage, Door, DoorCounters, Language, Limits, Live, Plac
 use crate::eraser::Eraser;
 use crate::importer::{Base, Importer};
 use crate::learning::{Lessons, Rules};
-use crate::outbound::Outbound;
+use crate::defaults::defaults;
+use hone_net::listen::Peer;
+use hone_net::outbound::Outbound;
 use crate::people::Directory;
 use crate::people::audit::Audit;
 use crate::people::meter::Meters;
@@ -469,11 +470,6 @@ fn known_guard() -> Guard {
 }
 
 /// The section of the default configuration.
-pub(crate) fn defaults<T: serde::de::DeserializeOwned>(section: &str) -> T {
-    let defaults: toml::Table = DEFAULTS.parse().unwrap();
-    defaults[section].clone().try_into().unwrap()
-}
-
 async fn directory_of(store: Arc<dyn People>, clock: Arc<ManualClock>) -> Arc<Directory> {
     let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
     let opened = Directory::open((store, clock), defaults("people"), outbound);
@@ -726,7 +722,7 @@ impl Stage {
         mut request: Request<Body>,
     ) -> Response<Body> {
         let peer = SocketAddr::new(peer, 5_000);
-        request.extensions_mut().insert(ConnectInfo(peer));
+        request.extensions_mut().insert(Peer(peer));
         self.app.clone().oneshot(request).await.unwrap()
     }
 

@@ -2,6 +2,7 @@
 //! judge itself knows none of them; it asks a [`Completer`].
 
 mod base;
+mod completer;
 mod local;
 mod pool;
 mod reader;
@@ -14,11 +15,12 @@ use std::sync::Arc;
 use hone_judge::{Completer, HintRule, ModelConfig, ModelKind, Reader, Weigher};
 use hone_runtime::Board;
 
+pub use completer::HttpCompleter;
 pub use base::{Base, BaseParts};
 pub use pool::Pool;
 pub use reader::{BaseReader, Busy, ReaderParts, States};
 
-use crate::outbound::Outbound;
+use hone_net::outbound::Outbound;
 
 /// The configured voter. `base` is what serves here, if anything does.
 ///

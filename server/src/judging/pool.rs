@@ -11,7 +11,9 @@ use hone_domain::{Message, Millis};
 use hone_judge::{Breaker, CompleteOptions, Completed, Completer, CompleterError, ModelConfig};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::outbound::{HttpCompleter, Outbound};
+use hone_net::outbound::Outbound;
+
+use super::HttpCompleter;
 
 /// Longest wait for a server that is asked whether it is well.
 const HEALTH_DEADLINE: Duration = Duration::from_secs(5);

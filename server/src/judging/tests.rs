@@ -13,8 +13,8 @@ use hone_judge::{CompleteOptions, Completed, Completer, CompleterError, ModelCon
 use serde_json::json;
 
 use super::Pool;
-use crate::outbound::Outbound;
-use crate::outbound::tests::defaults;
+use hone_net::outbound::Outbound;
+use crate::defaults::defaults;
 
 /// How a server behaves.
 #[derive(Clone, Copy)]
@@ -72,7 +72,7 @@ fn pool(urls: Vec<String>, change: impl Fn(&mut ModelConfig)) -> Arc<Pool> {
         ..ModelConfig::for_tests()
     };
     change(&mut config);
-    let outbound = Arc::new(Outbound::new(&defaults()).unwrap());
+    let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
     Pool::start(&outbound, &config).unwrap()
 }
 

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use hone_domain::{Millis, RateLimits, UserRole};
 use hone_ledger::{Changed, Invite, PeopleChange, User};
+use hone_net::counted;
 use serde_json::json;
 
 use super::secrets::{self, Cost};
-use super::{Directory, Signed, audit, counted, locked, secret_error, store_error, too_many};
+use super::{Directory, Signed, audit, locked, secret_error, store_error, too_many};
 use crate::http::error::ApiError;
 use crate::http::guard::{Allowance, Caller, LOCAL_OWNER, Via};
 

@@ -31,7 +31,8 @@ use tokio::time::timeout;
 use crate::config::PeopleConfig;
 use crate::http::error::ApiError;
 use crate::http::guard::{Allowance, Caller, Via};
-use crate::outbound::Outbound;
+use hone_net::counted;
+use hone_net::outbound::Outbound;
 use attempts::Attempts;
 use groups::Groups;
 use known::{Known, Memory, Recall};
@@ -85,17 +86,6 @@ pub struct Signed {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The address that tries are counted by: of IPv6 the network, which one person has as a whole.
-pub(crate) fn counted(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        v4 @ IpAddr::V4(_) => v4,
-        IpAddr::V6(v6) => {
-            let [a, b, c, d, ..] = v6.segments();
-            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
-        }
-    }
 }
 
 /// A failure of the store as clients see it; the details are for the log.

@@ -112,7 +112,7 @@ impl Provider {
             refresh_ms: 3_600_000,
             refetch_ms: 60_000,
         };
-        let outbound = Arc::new(Outbound::new(&crate::outbound::tests::defaults()).unwrap());
+        let outbound = Arc::new(Outbound::new(&crate::defaults::defaults("outbound")).unwrap());
         Self {
             keys,
             asked,

@@ -8,10 +8,11 @@ use std::net::IpAddr;
 
 use hone_domain::Digest;
 use hone_ledger::AuditEntry;
+use hone_net::counted;
 use serde_json::json;
 
 use super::{
-    Directory, Signed, counted, is_name, locked, secrets, shown, store_error, too_many,
+    Directory, Signed, is_name, locked, secrets, shown, store_error, too_many,
     wrong_password,
 };
 use crate::http::error::ApiError;

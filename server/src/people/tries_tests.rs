@@ -8,7 +8,7 @@ use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::ManualClock;
 
 use super::*;
-use crate::http::testing::defaults;
+use crate::defaults::defaults;
 
 const RIGHT: &str = "correct horse";
 /// Wrong passwords of a name from one address.
@@ -29,7 +29,7 @@ impl Rig {
             attempts_max: TRIES,
             ..defaults("people")
         };
-        let outbound = Arc::new(Outbound::new(&crate::outbound::tests::defaults()).unwrap());
+        let outbound = Arc::new(Outbound::new(&crate::defaults::defaults("outbound")).unwrap());
         let opened = Directory::open((Arc::new(store.unwrap()), clock.clone()), config, outbound);
         let people = opened.await.unwrap();
         for name in names {

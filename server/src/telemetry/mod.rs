@@ -34,7 +34,7 @@ pub use ledger::Traced;
 
 use crate::config::TelemetryConfig;
 use crate::door::{session_text, turn_text};
-use crate::outbound::Outbound;
+use hone_net::outbound::Outbound;
 
 /// Where the endpoint is named if the configuration names none.
 pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";

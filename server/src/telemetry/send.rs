@@ -8,7 +8,7 @@ use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use reqwest::Url;
 use tokio::runtime::Handle;
 
-use crate::outbound::{Call, Outbound};
+use hone_net::outbound::{Call, Outbound};
 
 /// The exporters run on threads of their own; calls run on the async ones.
 pub(super) struct Sender {

@@ -105,7 +105,7 @@ const CANARY: &str = "kanarienvogel";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 async fn send(url: &str, path: &str, body: Value, traced: bool) -> Value {
-    crate::outbound::install_tls();
+    hone_net::outbound::install_tls();
     let mut request = reqwest::Client::new()
         .post(format!("{url}{path}"))
         .json(&body);

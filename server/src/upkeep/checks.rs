@@ -16,8 +16,8 @@ use reqwest::{Method, Url};
 use super::doctor::State;
 use super::{check_adapter, now_ms};
 use crate::config::{Config, Engine};
-use crate::http::listen::check_private;
-use crate::outbound::{Call, Outbound};
+use hone_net::listen::check_private;
+use hone_net::outbound::{Call, Outbound};
 
 /// Less free space than this stops writing soon.
 const FREE_BYTES_MIN: u64 = 256 << 20;

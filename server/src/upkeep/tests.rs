@@ -13,7 +13,7 @@ use crate::house::House;
 use crate::house::tests::config;
 
 async fn chat(url: &str, text: &str) -> String {
-    crate::outbound::install_tls();
+    hone_net::outbound::install_tls();
     let body = json!({"model": "hone-null", "messages": [{"role": "user", "content": text}]});
     let request = reqwest::Client::new()
         .post(format!("{url}/v1/chat/completions"))

@@ -51,7 +51,8 @@ use hone::config::{Config, Sources};
 use hone::house::House;
 use hone::hub::HubAccess;
 use hone::model::{self, Builtin, Served};
-use hone::{logs, outbound};
+use hone::logs;
+use hone_net::outbound;
 use folder::Folder;
 use report::Report;
 

@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::people::NO_LIMITS;
 use crate::config::{LimitSet, LimitsConfig};
-use crate::http::testing::{Recorder, Reply, Script, Stage, defaults, read, request};
+use crate::defaults::defaults;
+use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
 
 const APP: &str = "https://app.example";
 const STRANGER: &str = "https://evil.example";

@@ -23,7 +23,7 @@ use super::Bench;
 use super::report::{Report, milli};
 use crate::conversations;
 use hone::judging;
-use hone::outbound::Outbound;
+use hone_net::outbound::Outbound;
 use room::{Judged, Said, Voter};
 
 /// Conversations of the binding corpus, and its seed; the test uses the same.

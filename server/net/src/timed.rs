@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::listen::ListenLimits;
+use crate::listen::ListenLimits;
 
 /// The requests of a connection: how many began, and how many of them are being answered.
 #[derive(Clone)]
-pub(super) struct UnderWay(Arc<Counts>);
+pub(crate) struct UnderWay(Arc<Counts>);
 
 impl Default for UnderWay {
     fn default() -> Self {
@@ -40,11 +40,11 @@ struct Counts {
 }
 
 /// A request that is being answered, until its reply is dropped.
-pub(super) struct Busy(UnderWay);
+pub(crate) struct Busy(UnderWay);
 
 impl UnderWay {
     /// One more.
-    pub(super) fn begin(&self) -> Busy {
+    pub(crate) fn begin(&self) -> Busy {
         self.0.begun.fetch_add(1, Ordering::AcqRel);
         self.0.now.fetch_add(1, Ordering::AcqRel);
         Busy(self.clone())
@@ -59,7 +59,7 @@ impl UnderWay {
     }
 
     /// Whether anything was asked so far, and since when nothing is under way; none while something is.
-    pub(super) fn idle(&self) -> Option<(bool, Instant)> {
+    pub(crate) fn idle(&self) -> Option<(bool, Instant)> {
         let since = *self.0.idle_since();
         (!self.is_any()).then(|| (self.begun() > 0, since))
     }
@@ -94,7 +94,7 @@ enum Awaited {
 }
 
 /// A stream with deadlines.
-pub(super) struct TimedStream {
+pub(crate) struct TimedStream {
     stream: TcpStream,
     limits: ListenLimits,
     under_way: UnderWay,
@@ -107,7 +107,7 @@ pub(super) struct TimedStream {
 
 impl TimedStream {
     /// A connection that was just accepted.
-    pub(super) fn new(stream: TcpStream, limits: ListenLimits, under_way: UnderWay) -> Self {
+    pub(crate) fn new(stream: TcpStream, limits: ListenLimits, under_way: UnderWay) -> Self {
         Self {
             stream,
             limits,

@@ -17,7 +17,9 @@ pub struct OutboundConfig {
 }
 
 impl OutboundConfig {
-    pub(super) fn validate(&self) -> Result<(), String> {
+    /// # Errors
+    /// A sentence that names the key.
+    pub fn validate(&self) -> Result<(), String> {
         if self.connect_timeout_ms == 0 || self.answer_bytes_max == 0 {
             return Err(
                 "outbound.connect_timeout_ms and outbound.answer_bytes_max must be at least 1"

@@ -3,11 +3,10 @@
 //! redirect but those of a hub's files ([`follow`]), uses no proxy, and every call has a deadline and a
 //! limit of bytes.
 
-mod completer;
 pub mod follow;
 pub mod guard;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -18,10 +17,9 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use serde_json::Value;
 
-pub use completer::HttpCompleter;
 use guard::{Allowed, Guard, Names, SystemNames};
 
-use crate::config::OutboundConfig;
+use crate::OutboundConfig;
 
 /// The one client.
 pub struct Outbound {

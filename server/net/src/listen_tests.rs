@@ -3,13 +3,14 @@
 
 use std::process::ExitCode;
 
+use axum::Router;
 use axum::routing::get;
 use futures::StreamExt;
 use hone_runtime::ShutdownTrigger;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::http::tls::{Tls, TlsFiles};
+use crate::tls::{Tls, TlsFiles};
 use tokio::time::Instant;
 
 fn limits() -> ListenLimits {

@@ -14,12 +14,7 @@ use tokio::net::TcpListener;
 
 use super::guard::{Realm, realm};
 use super::*;
-use crate::config::DEFAULTS;
-
-pub(crate) fn defaults() -> OutboundConfig {
-    let defaults: toml::Table = DEFAULTS.parse().unwrap();
-    defaults["outbound"].clone().try_into().unwrap()
-}
+use crate::defaults::defaults;
 
 /// Answers each question with the next row; the last one stays.
 struct Changing(Mutex<VecDeque<Vec<IpAddr>>>);
@@ -40,7 +35,7 @@ fn client(allow: &[&str], answers: &[&[IpAddr]]) -> Outbound {
     let config = OutboundConfig {
         allow: allow.iter().map(|entry| (*entry).to_owned()).collect(),
         answer_bytes_max: 1_000,
-        ..defaults()
+        ..defaults("outbound")
     };
     let answers = answers.iter().map(|row| row.to_vec()).collect();
     Outbound::with_names(&config, Arc::new(Changing(Mutex::new(answers)))).unwrap()

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, LOCATION};

@@ -10,7 +10,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, Header
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
 
-use super::{Call, Outbound, OutboundError};
+use hone_net::outbound::{Call, Outbound, OutboundError};
 use crate::door::template_message;
 
 /// Completes chats by any OpenAI-compatible server.
@@ -151,10 +151,10 @@ mod tests {
     use hone_domain::Role;
 
     use super::*;
-    use crate::outbound::tests::defaults;
+    use crate::defaults::defaults;
 
     fn outbound() -> Arc<Outbound> {
-        Arc::new(Outbound::new(&defaults()).unwrap())
+        Arc::new(Outbound::new(&defaults("outbound")).unwrap())
     }
 
     async fn serve(router: Router) -> String {

@@ -14,7 +14,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
-use super::listen::check_private;
+use crate::listen::check_private;
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(30);

@@ -1,18 +1,20 @@
 //! Accepts connections, with TLS where it is configured: their number in all and per address, their
 //! handshake, headers, idle time and writes are bounded, and a stop lets replies under way finish.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::ConnectInfo;
+use bytes::Bytes;
 use hone_runtime::Shutdown;
+use http_body::Body;
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,10 +22,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt as _;
+use tower::{Service, ServiceExt as _};
 
-use super::connections::{Connections, Open};
-use super::timed::{TimedStream, UnderWay};
+use crate::connections::{Connections, Open};
+use crate::timed::{TimedStream, UnderWay};
+
+/// Who sent a request: in its extensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
 
 /// Bounds of connections.
 #[derive(Clone, Copy, Debug)]
@@ -73,11 +79,16 @@ const SAID_EVERY: Duration = Duration::from_secs(1);
 
 /// Accepts until `stop`, then lets connections finish what they are answering. It returns when
 /// the last one is closed; the caller sets the deadline.
-pub async fn listen(
+pub async fn listen<A, B>(
     (listener, tls): (TcpListener, Option<TlsAcceptor>),
-    app: Router,
+    app: A,
     (limits, stop): (ListenLimits, Shutdown),
-) {
+) where
+    A: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    A::Future: Send,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: std::error::Error + Send + Sync,
+{
     let open = Connections::default();
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let mut failures = Seldom::default();
@@ -188,23 +199,27 @@ impl Seldom {
     }
 }
 
-async fn serve_one(
+async fn serve_one<A, B>(
     (stream, (peer, under_way)): (impl AsyncRead + AsyncWrite + Unpin, (SocketAddr, UnderWay)),
-    app: Router,
+    app: A,
     stop: Shutdown,
-) {
-    let service = tower::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+) where
+    A: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body<Data = Bytes>,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    let service = tower::service_fn(move |mut request: Request<Incoming>| {
         // From here to the reply's last byte the connection is neither idle nor reading headers.
         let busy = under_way.begin();
-        request.extensions_mut().insert(ConnectInfo(peer));
-        let answer = app.clone().oneshot(request.map(Body::new));
+        request.extensions_mut().insert(Peer(peer));
+        let answer = app.clone().oneshot(request);
         async move {
             let response = answer.await?;
-            Ok::<_, std::convert::Infallible>(response.map(|body| {
-                Body::new(body.map_frame(move |frame| {
+            Ok::<_, Infallible>(response.map(|body| {
+                body.map_frame(move |frame| {
                     let _counted = &busy;
                     frame
-                }))
+                })
             }))
         }
     });

@@ -9,15 +9,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::timed::UnderWay;
-use crate::people::counted;
+use crate::counted;
+use crate::timed::UnderWay;
 
 /// A connection that has just answered may still be sending: it is not closed before.
 const JUST_ANSWERED: Duration = Duration::from_millis(250);
 
 /// All open connections.
 #[derive(Clone, Default)]
-pub(super) struct Connections(Arc<Mutex<Table>>);
+pub(crate) struct Connections(Arc<Mutex<Table>>);
 
 #[derive(Default)]
 struct Table {
@@ -34,11 +34,11 @@ struct Entry {
 }
 
 /// An open connection, until it is dropped.
-pub(super) struct Open {
+pub(crate) struct Open {
     table: Connections,
     number: u64,
     /// What of it is under way.
-    pub(super) under_way: UnderWay,
+    pub(crate) under_way: UnderWay,
     close: Arc<Notify>,
 }
 
@@ -49,7 +49,7 @@ impl Connections {
     }
 
     /// Adds a connection, or none if its address has as many as it may. Loopback has no such limit.
-    pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<Open> {
+    pub(crate) fn enter(&self, address: IpAddr, most: usize) -> Option<Open> {
         let is_loopback = address.to_canonical().is_loopback();
         let address = counted(address);
         let mut table = self.table();
@@ -78,7 +78,7 @@ impl Connections {
 
     /// Has an idle connection closed, of this address where one is named: one that never asked anything
     /// before one that did, and the longest idle first. False where every connection is at work.
-    pub(super) fn shed(&self, of: Option<IpAddr>) -> bool {
+    pub(crate) fn shed(&self, of: Option<IpAddr>) -> bool {
         let of = of.map(counted);
         let now = Instant::now();
         let mut table = self.table();
@@ -103,7 +103,7 @@ impl Connections {
 
     /// How many are open.
     #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.table().open.len()
     }
 }
@@ -111,7 +111,7 @@ impl Connections {
 impl Open {
     /// Returns when it is to be closed, because others need its place. One that began to answer meanwhile
     /// is left alone.
-    pub(super) async fn shed(&self) {
+    pub(crate) async fn shed(&self) {
         loop {
             self.close.notified().await;
             if self.under_way.idle().is_some() {
