@@ -1,5 +1,8 @@
 //! The command line.
 
+pub(crate) mod accounts;
+mod groups;
+
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
@@ -10,9 +13,9 @@ use toml::Value;
 
 use crate::config::{Config, Sources};
 use crate::http::openapi;
-use crate::people::command::{self, AuditCommand, KeyCommand, UserCommand};
-use crate::people::groups_command::{self, AgentCommand, TeamCommand};
 use crate::{health, manage, process, starter, upkeep};
+use accounts::{AuditCommand, KeyCommand, UserCommand};
+use groups::{AgentCommand, TeamCommand};
 
 /// Serves a language model that gets better by being used.
 #[derive(Debug, Parser)]
@@ -169,11 +172,11 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Openapi) => put(&openapi::text(), &mut io::stdout()),
-        Some(Command::User(command)) => command::user(command),
-        Some(Command::Agent(command)) => groups_command::agent(command),
-        Some(Command::Team(command)) => groups_command::team(command),
-        Some(Command::Key(command)) => command::key(command),
-        Some(Command::Audit(command)) => command::audit(command),
+        Some(Command::User(command)) => accounts::user(command),
+        Some(Command::Agent(command)) => groups::agent(command),
+        Some(Command::Team(command)) => groups::team(command),
+        Some(Command::Key(command)) => accounts::key(command),
+        Some(Command::Audit(command)) => accounts::audit(command),
         Some(Command::Versions(command)) => manage::run(command),
         Some(Command::Doctor(args)) => upkeep::doctor(&args),
         Some(Command::Backup(args)) => upkeep::backup(&args),

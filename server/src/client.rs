@@ -65,7 +65,7 @@ impl Trust {
     ///
     /// # Errors
     /// A sentence that names the file of certificates.
-    pub(crate) fn client(&self) -> Result<ClientBuilder, String> {
+    pub fn client(&self) -> Result<ClientBuilder, String> {
         hone_net::outbound::install_tls();
         let client = reqwest::Client::builder().no_proxy();
         let Some(file) = &self.cacert else {
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_file_that_holds_no_certificate_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let key = include_str!("http/fixtures/first.key");
+        let key = include_str!("../net/src/fixtures/first.key");
         let cut = "-----BEGIN CERTIFICATE-----\nMIIB\n";
         for (name, text, why) in [
             ("empty.pem", "", "it holds no certificate"),
@@ -168,3 +168,7 @@ mod tests {
         assert!(absent.unwrap_err().contains("absent.pem"));
     }
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tls_tests;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::config::LearningConfig;
-use crate::http::guard::LOCAL_OWNER;
+use hone_domain::LOCAL_OWNER;
 
 /// What training makes of the text of a better answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]

@@ -15,7 +15,7 @@ use hone_text::tokenizer::Tokenizer;
 use serde_json::{Map, json};
 
 use crate::config::{Engine, ModelConfig, Products};
-use crate::device::{self, Choice};
+use crate::device::{self, Choice, OpenCuda};
 use crate::door::{ByteLanguage, Language, ModelLanguage};
 use crate::http::wire::messages::template_message;
 use crate::hub::{self, HubAccess};
@@ -52,6 +52,11 @@ pub struct Served {
 
 /// Loads the configured model. The error names the file, the tensor and the remedy.
 pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> {
+    load_on(config, access, device::cuda)
+}
+
+/// As [`load`], where `cuda` opens the CUDA device.
+pub fn load_on(config: &ModelConfig, access: &HubAccess, cuda: OpenCuda) -> Result<Served, String> {
     if config.engine == Engine::Null {
         return Ok(Served {
             language: Arc::new(ByteLanguage),
@@ -68,7 +73,7 @@ pub fn load(config: &ModelConfig, access: &HubAccess) -> Result<Served, String> 
     let folder = folder.map_err(|error| error.to_string())?;
     let model = Arc::new(weights(&folder, config)?);
     let executor = Arc::new(Executor::new(config.thread_count()));
-    let device = device::open(config.device, &model, &executor)?;
+    let device = device::open((config.device, cuda), &model, &executor)?;
     let model = computed(model, config, device.is_some())?;
     let generation = folder.generation();
     if let Some(penalty) = generation.repetition_penalty {
@@ -111,7 +116,7 @@ fn bytes(path: &Path) -> u64 {
 }
 
 /// The model as it is computed here, where a device serves or not.
-pub(crate) fn computed(
+pub fn computed(
     model: Arc<Model>,
     config: &ModelConfig,
     on_device: bool,

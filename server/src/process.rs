@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, Loop};
+use hone_domain::Loop;
+
+use crate::config::Config;
 use crate::house::{FirstLink, House};
 use crate::{logs, memory};
 

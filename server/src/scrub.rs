@@ -15,8 +15,8 @@ use hone_runtime::{Clock, Latest, Shutdown};
 use hone_serve::Backend;
 use serde_json::json;
 
-use crate::troubles::{Trouble, Troubles};
-use crate::watch::why::Severity;
+use hone_monitor::troubles::{Trouble, Troubles};
+use hone_monitor::watch::why::Severity;
 
 /// The trouble that is told where versions are damaged.
 pub const DAMAGED: &str = "adapter_damaged";

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use hone::config::{Config, Sources};
+use hone::device::OpenCuda;
 use hone::house::House;
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
@@ -50,7 +51,12 @@ pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
 impl TestHouse {
     /// Starts a house with the built-in model.
     pub async fn start(data: &Path, changes: Changes<'_>) -> Result<Self> {
-        let house = House::start(config(data, changes)?)
+        Self::start_on(data, changes, hone::device::cuda).await
+    }
+
+    /// The same on another CUDA device.
+    pub async fn start_on(data: &Path, changes: Changes<'_>, cuda: OpenCuda) -> Result<Self> {
+        let house = House::start_on(config(data, changes)?, cuda)
             .await
             .map_err(anyhow::Error::msg)?;
         let url = format!("http://{}", house.addr);

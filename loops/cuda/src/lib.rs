@@ -30,6 +30,11 @@ mod train;
 #[cfg(test)]
 extern crate self as hone_cuda;
 #[cfg(test)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a crate of its own elsewhere"
+)]
 #[path = "../../../tests/cuda-emulator/src/lib.rs"]
 mod emulator;
 #[cfg(test)]

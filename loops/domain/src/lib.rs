@@ -16,6 +16,7 @@ mod fate;
 mod ids;
 pub mod invariants;
 pub mod lift;
+mod loops;
 mod message;
 mod people;
 mod policy;
@@ -43,8 +44,9 @@ pub use fate::{Fate, Reason, Stage};
 pub use ids::{
     BatchId, FeedbackId, ForgetId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
+pub use loops::Loop;
 pub use message::{Message, Role, ToolCall};
-pub use people::{RateLimits, UserRole};
+pub use people::{LOCAL_OWNER, RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{

@@ -84,7 +84,10 @@ pub async fn listen<A, B>(
     app: A,
     (limits, stop): (ListenLimits, Shutdown),
 ) where
-    A: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    A: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     A::Future: Send,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: std::error::Error + Send + Sync,
@@ -205,7 +208,7 @@ async fn serve_one<A, B>(
     stop: Shutdown,
 ) where
     A: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
-    B: Body<Data = Bytes>,
+    B: Body<Data = Bytes> + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     let service = tower::service_fn(move |mut request: Request<Incoming>| {

@@ -1,8 +1,6 @@
 //! Real sockets.
 #![allow(clippy::unwrap_used)]
 
-use std::process::ExitCode;
-
 use axum::Router;
 use axum::routing::get;
 use futures::StreamExt;
@@ -243,49 +241,6 @@ async fn a_certificate_is_exchanged_while_it_serves() {
     tls.reload().unwrap();
     assert_eq!(ask(addr, SECOND.0).await.unwrap(), "hi");
     assert!(ask(addr, FIRST.0).await.is_err());
-    stop.pull();
-    task.await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn commands_trust_the_authority_that_they_are_given() {
-    let pair = Pair::new();
-    pair.put(FIRST.0, FIRST.1, 0o600);
-    let other = pair.0.path().join("other.crt");
-    std::fs::write(&other, SECOND.0).unwrap();
-    let tls = Tls::load(pair.files()).unwrap().acceptor().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("https://{}", listener.local_addr().unwrap());
-    let versions = r#"{"current": 0, "data": []}"#;
-    let app = Router::new()
-        .route("/readyz", get(|| async { "ready" }))
-        .route("/v1/versions", get(move || async move { versions }));
-    let stop = ShutdownTrigger::new();
-    let patient = ListenLimits {
-        connections_max: 8,
-        header_timeout: Duration::from_secs(5),
-        ..limits()
-    };
-    let with = (listener, Some(tls));
-    let task = tokio::spawn(listen(with, app, (patient, stop.signal())));
-    let own = pair.files().cert.display().to_string();
-    let other = other.display().to_string();
-    for command in [["health"].as_slice(), &["versions", "list"]] {
-        for (trusted, expected) in [
-            (Some(&own), ExitCode::SUCCESS),
-            (Some(&other), ExitCode::FAILURE),
-            (None, ExitCode::FAILURE),
-        ] {
-            let mut line = vec!["hone".to_owned()];
-            line.extend(command.iter().map(ToString::to_string));
-            line.extend(["--url".to_owned(), url.clone()]);
-            line.extend(trusted.map(|file| format!("--cacert={file}")));
-            let shown = line.join(" ");
-            let ended = tokio::task::spawn_blocking(|| crate::cli::run(line));
-            let ended = format!("{:?}", ended.await.unwrap());
-            assert_eq!(ended, format!("{expected:?}"), "{shown}");
-        }
-    }
     stop.pull();
     task.await.unwrap();
 }

@@ -4,14 +4,11 @@
 //! nobody knows is an error that names it and the nearest known one.
 
 mod binding;
-mod console;
 mod keys;
 mod layers;
 mod learning;
-mod people;
 mod sections;
 mod settings;
-mod telemetry;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,20 +16,20 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use hone_accounts::{LimitsConfig, PeopleConfig};
+use hone_domain::Loop;
+use hone_monitor::{ConsoleConfig, TelemetryConfig};
 use hone_net::OutboundConfig;
 
 use crate::plain;
 
 pub use binding::{BindingConfig, SESSION_FIELDS};
-pub use console::ConsoleConfig;
 pub use learning::{LearningConfig, Metric};
-pub use people::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use sections::{
-    Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, Loop, ModelConfig, Products, StoreConfig,
+    Engine, HttpConfig, KeyConfig, LogConfig, LogFormat, ModelConfig, Products, StoreConfig,
 };
 
 pub use settings::{Origin, Origins, Setting};
-pub use telemetry::TelemetryConfig;
 
 /// The commented defaults; every key is in them.
 pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");

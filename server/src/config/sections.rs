@@ -15,43 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::device::Choice;
 use crate::door::Limits;
 use crate::http::guard::Key;
+use crate::http::wire::capture::is_raw;
 use hone_net::listen::ListenLimits;
 use hone_net::tls::TlsFiles;
-use crate::http::wire::capture::is_raw;
-
-/// A loop of the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Loop {
-    /// Answers.
-    Serve,
-    /// Records.
-    Collect,
-    /// Judges.
-    Judge,
-    /// Trains.
-    Train,
-}
-
-impl Loop {
-    /// Every loop.
-    pub const ALL: [Self; 4] = [Self::Serve, Self::Collect, Self::Judge, Self::Train];
-
-    /// The loop of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name() == name)
-    }
-
-    /// Its name on the board.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Serve => "serve",
-            Self::Collect => "collect",
-            Self::Judge => "judge",
-            Self::Train => "train",
-        }
-    }
-}
 
 /// What answers asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -344,7 +310,7 @@ impl HttpConfig {
             let sha256 = Digest::from_hex(&key.sha256).ok_or_else(|| {
                 format!("http.keys[{at}].sha256 is not a SHA-256 in 64 hexadecimal digits")
             })?;
-            if key.owner.is_empty() || key.owner == crate::http::guard::LOCAL_OWNER {
+            if key.owner.is_empty() || key.owner == hone_domain::LOCAL_OWNER {
                 return Err(format!(
                     "http.keys[{at}].owner must be a name other than \"local\""
                 ));

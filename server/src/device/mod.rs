@@ -5,7 +5,7 @@ mod nvidia;
 
 use std::sync::Arc;
 
-use hone_cuda::{Device, Driver, Emulator};
+use hone_cuda::{Device, Driver};
 use hone_kernels::Executor;
 use hone_nn::{DeviceError, DeviceModel, Model};
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,6 @@ pub enum Choice {
     Cuda,
     /// The first CUDA device where there is one that can hold the model, else the processor.
     Auto,
-    /// The CUDA kernels, emulated by the processor.
-    Emulated,
 }
 
 /// The first CUDA device.
@@ -34,7 +32,7 @@ pub enum Choice {
 /// # Errors
 /// There is none.
 #[cfg(feature = "cuda")]
-pub(crate) fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
+pub fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
     Ok(Arc::new(nvidia::Nvidia::open(0)?))
 }
 
@@ -43,29 +41,23 @@ pub(crate) fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
 /// # Errors
 /// This build has no code for one.
 #[cfg(not(feature = "cuda"))]
-pub(crate) fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
+pub fn cuda() -> Result<Arc<dyn Driver>, DeviceError> {
     Err(DeviceError::NotBuilt)
 }
 
-/// The kernels on the processor, to try all that a device does.
-fn emulated() -> Result<Arc<dyn Driver>, DeviceError> {
-    Ok(Arc::new(Emulator::new()?))
-}
+/// Opens the first CUDA device.
+pub type OpenCuda = fn() -> Result<Arc<dyn Driver>, DeviceError>;
 
 /// The chosen device with the model on it; none is the processor.
 pub(crate) fn open(
-    choice: Choice,
+    (choice, cuda): (Choice, OpenCuda),
     model: &Arc<Model>,
     exec: &Executor,
 ) -> Result<Option<Arc<dyn DeviceModel>>, String> {
     if choice == Choice::Cpu {
         return Ok(None);
     }
-    let driver = match choice {
-        Choice::Emulated => emulated(),
-        _ => cuda(),
-    };
-    let driver = match driver {
+    let driver = match cuda() {
         Ok(driver) => driver,
         Err(
             error @ (DeviceError::NotBuilt | DeviceError::None(_) | DeviceError::Unsupported(_)),
@@ -87,7 +79,7 @@ pub(crate) fn open(
 }
 
 /// The model on a device.
-pub(crate) fn load(
+pub fn load(
     driver: Arc<dyn Driver>,
     model: &Arc<Model>,
     exec: &Executor,
@@ -96,7 +88,7 @@ pub(crate) fn load(
 }
 
 /// Another model on the device that has one.
-pub(crate) fn load_other(
+pub fn load_other(
     device: &dyn DeviceModel,
     model: &Arc<Model>,
     exec: &Executor,
@@ -127,7 +119,6 @@ impl std::fmt::Display for Choice {
             Self::Cpu => "cpu",
             Self::Cuda => "cuda",
             Self::Auto => "auto",
-            Self::Emulated => "emulated",
         })
     }
 }
@@ -145,7 +136,7 @@ mod tests {
         }
         let model = Arc::new(Model::random(starter_shape(), 1));
         let exec = Executor::new(1);
-        let open = |choice| open(choice, &model, &exec).map(|device| device.is_some());
+        let open = |choice| open((choice, cuda), &model, &exec).map(|device| device.is_some());
         assert_eq!(open(Choice::Cpu), Ok(false));
         assert_eq!(open(Choice::Auto), Ok(false));
         let error = open(Choice::Cuda).expect_err("there is none");

@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Door;
 use super::arguments::Offered;
-use crate::in_place::LOST;
-use crate::people::meter::Spender;
-use crate::telemetry::{Completed, Parent};
+use hone_accounts::meter::Spender;
 use hone_collect::Input;
+use hone_monitor::in_place::LOST;
+use hone_monitor::telemetry::{Completed, Parent};
 
 /// How long the engine may take to end what was cancelled.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(10);

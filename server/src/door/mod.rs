@@ -24,18 +24,20 @@ use std::time::Duration;
 
 use hone_collect::{Input, SharedIndex};
 use hone_domain::{
-    Message, Policies, RequestId, Scope, ServeError, SessionId, SessionIndex, Token, Trail, TurnId,
+    Message, Policies, Reason, RequestId, Scope, ServeError, SessionId, SessionIndex, Token, Trail,
+    TurnId,
 };
 use hone_ledger::LateTurns;
 use hone_runtime::{Clock, Ids, LatestReader, Outbox, Shutdown};
-use hone_serve::{Backend, Cancel};
+use hone_serve::{Backend, Cancel, EngineStats};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::learning::Rules;
-use crate::people::meter::Meters;
-use crate::telemetry::Telemetry;
-use crate::troubles::Troubles;
+use hone_accounts::meter::Meters;
+use hone_monitor::telemetry::Telemetry;
+use hone_monitor::troubles::Troubles;
+use hone_monitor::watch::Serving;
 
 pub use arguments::{Kinds, NOTES, named};
 pub use conduct::{Choice, Ended, Piece};
@@ -201,19 +203,32 @@ impl Drop for Wanted {
     }
 }
 
-/// How the client sees a turn's id.
-pub fn turn_text(turn: TurnId) -> String {
-    format!("turn_{turn}")
-}
-
 /// How the client sees a tool call's id. Without underscores, because some clients drop them.
 pub fn call_id(turn: TurnId, number: usize) -> String {
     format!("call{}{number}", turn.0.simple())
 }
 
-/// How the client sees a session's id.
-pub fn session_text(session: SessionId) -> String {
-    format!("sess_{session}")
+impl Serving for Door {
+    fn engine(&self) -> EngineStats {
+        self.backend.stats()
+    }
+
+    fn can_train(&self) -> bool {
+        self.backend.capabilities().can_train
+    }
+
+    fn sessions(&self) -> usize {
+        Self::sessions(self)
+    }
+
+    fn uncollected(&self) -> Vec<(Reason, u64)> {
+        let all = self.counters.not_collected();
+        all.filter(|(_, n)| *n > 0).collect()
+    }
+
+    fn completions_live(&self) -> usize {
+        self.live.count()
+    }
 }
 
 /// Counts completions under way, so that a stop can wait for them.

@@ -18,7 +18,7 @@ use super::conduct::{Choice, Job, conduct};
 use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
 use super::{Door, LanguageError, OpenError, Takes};
-use crate::telemetry::Parent;
+use hone_monitor::telemetry::Parent;
 
 /// Where the prompt comes from.
 #[derive(Clone, Debug)]

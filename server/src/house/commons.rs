@@ -11,11 +11,11 @@ use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, Syst
 
 use crate::config::Config;
 use crate::learning::{Lessons, Rules};
+use hone_accounts::Directory;
+use hone_accounts::meter::Meters;
+use hone_monitor::telemetry::{Telemetry, Traced};
+use hone_monitor::troubles::Troubles;
 use hone_net::outbound::Outbound;
-use crate::people::Directory;
-use crate::people::meter::Meters;
-use crate::telemetry::{Telemetry, Traced};
-use crate::troubles::Troubles;
 
 /// What every room shares.
 #[derive(Clone)]

@@ -22,26 +22,27 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::computed::Computed;
 use crate::config::Config;
+use crate::device::{self, OpenCuda};
 use crate::door::{Door, DoorCounters, Live, Places};
 use crate::eraser::Eraser;
 use crate::files;
 use crate::http::acts::Acts;
 use crate::http::bodies::Bodies;
 use crate::http::guard::Guard;
-use hone_net::listen::{ListenLimits, listen};
 use crate::http::page::Page;
 use crate::http::replays::Replays;
 use crate::http::swap::Swap;
-use hone_net::tls::Tls;
-use crate::http::traffic::Traffic;
 use crate::http::{Http, Life, ModelNames, router};
 use crate::hub::HubAccess;
 use crate::importer::Importer;
 use crate::model::{self, Served};
-use crate::people::audit::Audit;
-use crate::telemetry::Telemetry;
-use crate::watch::Watch;
 use commons::Commons;
+use hone_accounts::audit::Audit;
+use hone_monitor::telemetry::Telemetry;
+use hone_monitor::traffic::Traffic;
+use hone_monitor::watch::Watch;
+use hone_net::listen::{ListenLimits, listen};
+use hone_net::tls::Tls;
 pub use people::FirstLink;
 
 /// A running house.
@@ -88,11 +89,16 @@ async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String>
 impl House {
     /// Opens the store, loads the model, binds the port, starts the rooms, reads which sessions are
     /// open, opens the door, in this order; the error says what to do.
-    pub async fn start(config: Config) -> Result<Self, String> {
+    pub fn start(config: Config) -> impl Future<Output = Result<Self, String>> {
+        Self::start_on(config, device::cuda)
+    }
+
+    /// As [`Self::start`], where `cuda` opens the CUDA device.
+    pub async fn start_on(config: Config, cuda: OpenCuda) -> Result<Self, String> {
         let config = Arc::new(config);
         let wanted = config.model.clone();
         let access = HubAccess::from_env(&config.store.folder()?, &config.outbound);
-        let served = tokio::task::spawn_blocking(move || model::load(&wanted, &access))
+        let served = tokio::task::spawn_blocking(move || model::load_on(&wanted, &access, cuda))
             .await
             .map_err(|error| format!("the model could not be loaded: {error}"))??;
         let tls = config.http.tls().map(Tls::load).transpose()?;
@@ -262,11 +268,11 @@ fn http_of(
         guard: Swap::new(guard_of(config, addr)?),
         life: Life::default(),
         traffic: Traffic::default(),
-        watch: Watch::new(
+        watch: Arc::new(Watch::new(
             config.console.clone(),
             config.train.batch_turns_min,
             commons.troubles.clone(),
-        ),
+        )),
         settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Page::from_config(&config.console.page_dir),
         acts: Acts::new(config.http.connections_max),
@@ -280,5 +286,7 @@ fn http_of(
 
 #[cfg(test)]
 mod people_tests;
+#[cfg(test)]
+mod telemetry_tests;
 #[cfg(test)]
 pub(crate) mod tests;

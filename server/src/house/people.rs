@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::commons::Commons;
 use super::rooms::beside;
-use crate::people::{Directory, links};
+use hone_accounts::{Directory, links};
 
 /// The file in the data folder with the link for the first admin. Others may read what a service prints.
 const FIRST_LINK: &str = "first-admin-link";

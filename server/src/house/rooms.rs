@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_collect::Input;
+use hone_domain::Loop;
 use hone_kernels::Executor;
 use hone_runtime::{
     Backoff, Board, Inbox, Outbox, Overflow, RoomState, Shutdown, Wake, queue, supervise,
@@ -15,18 +16,18 @@ use tokio_rustls::TlsAcceptor;
 
 use super::commons::Commons;
 use crate::callback::HttpCaller;
-use crate::config::{Config, Loop, ModelConfig};
+use crate::config::{Config, ModelConfig};
 use crate::eraser::Eraser;
 use crate::http::Http;
-use hone_net::tls::Tls;
 use crate::importer::{Base, Importer};
-use crate::in_place;
 use crate::judging::{self, BaseParts, ReaderParts, States};
 use crate::memory;
 use crate::model::{self, Served};
 use crate::paired::PairedParts;
 use crate::scrub::Scrub;
-use crate::watch;
+use hone_monitor::in_place;
+use hone_monitor::watch;
+use hone_net::tls::Tls;
 
 /// Pauses before a failed room begins again.
 const BACKOFF: Backoff = Backoff {
@@ -244,9 +245,10 @@ pub(super) fn importer(commons: &Commons, served: &Served) -> Importer {
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
 /// what they are worth out).
 pub(super) fn measures(commons: &Commons, http: &Arc<Http>, rooms: &mut JoinSet<()>) {
-    let (name, watched) = (("watch", commons.board.clone()), http.clone());
+    let (name, watched) = (("watch", commons.board.clone()), http.watch.clone());
+    let sources = http.sources();
     beside(name, commons.stops[0].signal(), rooms, move |stop| {
-        watch::run(watched.clone(), stop)
+        watch::run(watched.clone(), sources.clone(), stop)
     });
     let asks = commons.config.learning.paired_prompts > 0;
     let Some(door) = http.door.as_ref().filter(|_| asks) else {

@@ -19,11 +19,12 @@ use super::Http;
 use super::anthropic;
 use super::cors::Cors;
 use super::error::ApiError;
-use super::guard::{self, Caller, Shown};
-use super::rights::{self, ForAgents, Right};
-use crate::people::meter::{Standing, reset_text};
-use crate::people::secrets::{csrf, same};
-use crate::telemetry::{self, Parent};
+use super::guard::{self, Shown};
+use super::rights::{self, ForAgents, HasRights as _, Right};
+use hone_accounts::Caller;
+use hone_accounts::meter::{Standing, reset_text};
+use hone_accounts::secrets::{csrf, same};
+use hone_monitor::telemetry::{self, Parent};
 
 /// Names the agent that a keeper acts for.
 const AGENT: &str = "x-hone-agent";
@@ -135,7 +136,7 @@ async fn within_limits(
     }
     let caller = asked.caller.clone();
     let (mut response, ticket) = match http.meters.admit(&caller, asked.id) {
-        Err(error) => (error.into_response(), None),
+        Err(error) => (ApiError::from(error).into_response(), None),
         Ok(ticket) => {
             let ticket = ticket.map(Arc::new);
             // What goes on when its client leaves keeps it.

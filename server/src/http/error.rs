@@ -139,6 +139,32 @@ pub enum ApiError {
     Internal(String),
 }
 
+impl From<hone_accounts::Error> for ApiError {
+    fn from(error: hone_accounts::Error) -> Self {
+        use hone_accounts::Error;
+        match error {
+            Error::Invalid { param, message } => Self::Invalid {
+                param: param.to_owned(),
+                message,
+            },
+            Error::NotFound(message) => Self::NotFound(message),
+            Error::Credentials { code, message } => Self::Credentials { code, message },
+            Error::Limited {
+                code,
+                message,
+                retry_after_ms,
+            } => Self::Limited {
+                code,
+                message,
+                retry_after_ms,
+            },
+            Error::Conflict { code, message } => Self::Conflict { code, message },
+            Error::Unavailable { code, message } => Self::Unavailable { code, message },
+            Error::Internal(message) => Self::Internal(message),
+        }
+    }
+}
+
 /// The `error` object of a reply.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ErrorObject {

@@ -7,17 +7,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderValue, Method, header};
-use hone_domain::{Digest, RateLimits, UserRole};
-use serde::Serialize;
+use hone_domain::{Digest, LOCAL_OWNER, RateLimits, UserRole};
 use sha2::{Digest as _, Sha256};
-use utoipa::ToSchema;
 
-use crate::config::{HttpConfig, PeopleConfig};
+use hone_accounts::{Allowance, Caller, PeopleConfig, Via};
+
+use crate::config::HttpConfig;
 use crate::http::error::ApiError;
-use crate::people::secrets::{looks_like_key, same};
-
-/// The owner of everything that loopback sends without a key.
-pub const LOCAL_OWNER: &str = "local";
+use hone_accounts::secrets::{looks_like_key, same};
 
 /// Digits of a configured key's hash that tell it from others.
 const PUBLIC_DIGITS: usize = 16;
@@ -74,75 +71,6 @@ pub struct Guard {
     pub hosts_allowed: Vec<String>,
     /// Web origins whose pages may read answers and, like loopback ones, call without a key.
     pub origins_allowed: Vec<String>,
-}
-
-/// How a caller is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Via {
-    /// By being at this machine.
-    Loopback,
-    /// By an API key or a token of the identity provider.
-    Key,
-    /// By the cookie of a sign-in.
-    Session,
-}
-
-/// The limits that a caller has of their own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowance {
-    /// The key's public part and its exceptions.
-    pub key: Option<(String, RateLimits)>,
-    /// The owner's exceptions.
-    pub owner: RateLimits,
-    /// The keeper of an agent, whose limits hold too, and their exceptions.
-    pub keeper: Option<(String, RateLimits)>,
-    /// The owner's team and its exceptions.
-    pub team: Option<(String, RateLimits)>,
-}
-
-/// Who is calling.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// Owner of the key, name of the user, or `local`.
-    pub owner: String,
-    /// What they may do.
-    pub role: UserRole,
-    /// How they are known.
-    pub via: Via,
-    /// Their own limits.
-    pub allowance: Allowance,
-    /// Whether their key says that `store: false` of its calls means nothing.
-    pub despite_store_false: bool,
-    /// Whether their key says that log-probs are the model's own, or not, where a request does not say.
-    pub raw_logprobs: Option<bool>,
-    /// Who acts, where a keeper does for their agent; the owner is the agent then.
-    pub acted_by: Option<String>,
-}
-
-impl Caller {
-    /// The keeper, where this is an agent of somebody.
-    pub fn keeper(&self) -> Option<&String> {
-        self.allowance.keeper.as_ref().map(|(name, _)| name)
-    }
-
-    /// Whose fair part of what all share their requests take: however many agents somebody keeps, one.
-    pub fn counts_as(&self) -> &str {
-        self.keeper().unwrap_or(&self.owner)
-    }
-
-    /// Whoever calls what is open to everybody; owns nothing.
-    pub fn stranger() -> Self {
-        Self {
-            owner: String::new(),
-            role: UserRole::User,
-            via: Via::Loopback,
-            allowance: Allowance::default(),
-            despite_store_false: false,
-            raw_logprobs: None,
-            acted_by: None,
-        }
-    }
 }
 
 /// What a request shows of who sends it.

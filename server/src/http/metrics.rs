@@ -4,13 +4,14 @@
 
 use std::fmt::Write as _;
 
+use hone_domain::Loop;
 use hone_runtime::{RoomState, RoomStatus};
 use hone_serve::{EngineStats, HistogramSnapshot};
 
 use super::Http;
-use super::traffic::BOUNDS_S;
-use crate::config::Loop;
 use crate::door::Door;
+use hone_monitor::funnel::funnel;
+use hone_monitor::traffic::BOUNDS_S;
 
 /// A page in the text format 0.0.4.
 #[derive(Default)]
@@ -283,7 +284,7 @@ fn loops(page: &mut Page, http: &Http) {
         "counter",
         "Turns by how far their hints came since the start.",
     );
-    for (stage, count) in super::funnel(&board) {
+    for (stage, count) in funnel(&board) {
         page.value("funnel_total", &[("stage", stage)], count as f64);
     }
     page.family("loop_number", "gauge", "The loops' own numbers.");

@@ -6,7 +6,6 @@ pub mod bodies;
 pub mod cors;
 pub mod envelope;
 pub mod error;
-mod funnel;
 pub mod guard;
 pub mod lists;
 pub mod metrics;
@@ -18,7 +17,6 @@ pub mod rights;
 pub mod routes;
 pub mod sse;
 pub mod swap;
-pub mod traffic;
 pub mod wire;
 
 #[cfg(test)]
@@ -45,17 +43,16 @@ use crate::eraser::Eraser;
 use crate::importer::Importer;
 use crate::learning::Rules;
 use crate::paired::Paired;
-use crate::people::Directory;
-use crate::people::audit::Audit;
-use crate::people::meter::Meters;
-use crate::watch::Watch;
 use acts::Acts;
 use bodies::Bodies;
-pub use funnel::funnel;
 use guard::Guard;
+use hone_accounts::Directory;
+use hone_accounts::audit::Audit;
+use hone_accounts::meter::Meters;
+use hone_monitor::traffic::Traffic;
+use hone_monitor::watch::{Serving, Sources, Watch};
 use page::Page;
 use swap::Swap;
-use traffic::Traffic;
 use wire::body::BodyLimits;
 
 /// What handlers share.
@@ -119,7 +116,7 @@ pub struct Http {
     /// When the process began.
     pub started: Instant,
     /// What was measured lately.
-    pub watch: Watch,
+    pub watch: Arc<Watch>,
     /// Every setting, for admins.
     pub settings: Swap<Vec<Setting>>,
     /// The page's files.
@@ -186,6 +183,20 @@ impl Life {
 }
 
 impl Http {
+    /// What the watch reads.
+    pub fn sources(&self) -> Sources {
+        let life = self.life.clone();
+        Sources {
+            ledger: self.ledger.clone(),
+            versions: self.versions.clone(),
+            policies: self.policies.reader(),
+            board: self.board.clone(),
+            clock: self.clock.clone(),
+            serving: self.door.clone().map(|door| door as Arc<dyn Serving>),
+            is_draining: Arc::new(move || life.is_draining()),
+        }
+    }
+
     /// Whether a key of the configuration has this owner.
     pub fn is_configured_owner(&self, name: &str) -> bool {
         self.guard.get().keys.iter().any(|key| key.owner == name)

@@ -28,8 +28,7 @@ use super::Http;
 use super::envelope::Asked;
 use super::error::ApiError;
 use super::wire::body::read_bytes;
-use crate::door::turn_text;
-use crate::people::meter::Ticket;
+use hone_accounts::meter::Ticket;
 
 /// The header.
 const KEY: &str = "idempotency-key";
@@ -363,7 +362,7 @@ impl Writing {
                 code: "answer_lost",
                 message: format!(
                     "this was answered before and recorded as {}, and its answer was lost when the server ended; read the turn, or ask again with a new Idempotency-Key",
-                    turn_text(turn)
+                    turn.prefixed()
                 ),
             }),
             Answered::Whole(answer) => {

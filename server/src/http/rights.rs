@@ -8,7 +8,7 @@ use axum::http::Method;
 use hone_domain::UserRole;
 
 use super::error::ApiError;
-use super::guard::Caller;
+use hone_accounts::Caller;
 
 /// What a route needs of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,9 +274,17 @@ pub fn methods(path: &str) -> String {
     names.join(",")
 }
 
-impl Caller {
+/// What a caller's role lets them do on routes.
+pub trait HasRights {
     /// Whether this caller has a right.
-    pub fn may(&self, right: Right) -> bool {
+    fn may(&self, right: Right) -> bool;
+
+    /// Refuses without the right; the message names the roles that have it.
+    fn check(&self, right: Right) -> Result<(), ApiError>;
+}
+
+impl HasRights for Caller {
+    fn may(&self, right: Right) -> bool {
         let least = match right {
             Open | User => UserRole::User,
             Developer => UserRole::Developer,
@@ -286,8 +294,7 @@ impl Caller {
         self.role.covers(least)
     }
 
-    /// Refuses without the right; the message names the roles that have it.
-    pub fn check(&self, right: Right) -> Result<(), ApiError> {
+    fn check(&self, right: Right) -> Result<(), ApiError> {
         if self.may(right) {
             return Ok(());
         }

@@ -43,23 +43,22 @@ use super::guard::{Guard, Key};
 use super::page::Page;
 use super::replays::Replays;
 use super::swap::Swap;
-use super::traffic::Traffic;
 use super::{Http, Life, ModelNames, router};
-use crate::config::{
-    BindingConfig, Config, DEFAULTS, HttpConfig, LearningConfig, LimitsConfig, Sources,
-};
+use crate::config::{BindingConfig, Config, DEFAULTS, HttpConfig, LearningConfig, Sources};
+use crate::defaults::defaults;
 use crate::door::{ByteLanguage, Door, DoorCounters, Language, Limits, Live, Places};
 use crate::eraser::Eraser;
 use crate::importer::{Base, Importer};
 use crate::learning::{Lessons, Rules};
-use crate::defaults::defaults;
+use hone_accounts::Directory;
+use hone_accounts::LimitsConfig;
+use hone_accounts::audit::Audit;
+use hone_accounts::meter::Meters;
+use hone_monitor::traffic::Traffic;
+use hone_monitor::troubles::Troubles;
+use hone_monitor::watch::Watch;
 use hone_net::listen::Peer;
 use hone_net::outbound::Outbound;
-use crate::people::Directory;
-use crate::people::audit::Audit;
-use crate::people::meter::Meters;
-use crate::troubles::Troubles;
-use crate::watch::Watch;
 
 /// What the backend does with one ask.
 #[derive(Clone, Debug)]
@@ -684,11 +683,11 @@ impl Stage {
             guard: Swap::new(known_guard()),
             life: Life::default(),
             traffic: Traffic::default(),
-            watch: Watch::new(
+            watch: Arc::new(Watch::new(
                 whole.console.clone(),
                 whole.train.batch_turns_min,
                 Troubles::default(),
-            ),
+            )),
             settings: Swap::new(whole.settings().unwrap()),
             page,
             watchers: Arc::new(Semaphore::new(1)),

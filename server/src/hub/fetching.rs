@@ -14,9 +14,9 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::{HubAccess, HubId};
+use crate::progress::{Progress, Unit};
 use hone_net::outbound::follow::{Opened, Wanted};
 use hone_net::outbound::{Outbound, OutboundError};
-use crate::progress::{Progress, Unit};
 
 /// Tries of one file before a download has failed; a try that brought something does not count.
 const TRIES: u32 = 4;

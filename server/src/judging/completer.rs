@@ -10,8 +10,8 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, Header
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
 
-use hone_net::outbound::{Call, Outbound, OutboundError};
 use crate::door::template_message;
+use hone_net::outbound::{Call, Outbound, OutboundError};
 
 /// Completes chats by any OpenAI-compatible server.
 pub struct HttpCompleter {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use hone_judge::{Completer, HintRule, ModelConfig, ModelKind, Reader, Weigher};
 use hone_runtime::Board;
 
-pub use completer::HttpCompleter;
 pub use base::{Base, BaseParts};
+pub use completer::HttpCompleter;
 pub use pool::Pool;
 pub use reader::{BaseReader, Busy, ReaderParts, States};
 

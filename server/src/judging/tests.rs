@@ -13,8 +13,8 @@ use hone_judge::{CompleteOptions, Completed, Completer, CompleterError, ModelCon
 use serde_json::json;
 
 use super::Pool;
-use hone_net::outbound::Outbound;
 use crate::defaults::defaults;
+use hone_net::outbound::Outbound;
 
 /// How a server behaves.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{Call, Server, meant, one, send, show};
-use crate::http::guard::LOCAL_OWNER;
+use hone_domain::LOCAL_OWNER;
 
 /// Most bytes of an adapter's settings.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::checks::{self, Outcome, broken, fine, skipped};
 use super::{open, run};
+use crate::cli::accounts::Place;
 use crate::config::Config;
-use crate::people::command::Place;
 
 /// Exit status where something is broken.
 const UNHEALTHY: u8 = 3;

@@ -13,9 +13,9 @@ use hone_nn::peft;
 use serde_json::{Value, json};
 
 use super::{check_adapter, entry, open, run};
+use crate::cli::accounts::Place;
 use crate::config::Config;
-use crate::http::guard::LOCAL_OWNER;
-use crate::people::command::Place;
+use hone_domain::LOCAL_OWNER;
 
 /// Turns read at a time.
 const PAGE: usize = 256;

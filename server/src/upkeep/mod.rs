@@ -18,8 +18,8 @@ use hone_nn::{PROBE_FILE, check_probe, peft};
 use hone_runtime::{Clock, SystemClock};
 use serde_json::{Value, json};
 
+use crate::cli::accounts::{ACTOR, Place};
 use crate::config::Config;
-use crate::people::command::{ACTOR, Place};
 
 pub(crate) use doctor::{DoctorArgs, doctor};
 pub(crate) use export::{ExportCommand, export};

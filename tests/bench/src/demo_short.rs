@@ -63,7 +63,10 @@ pub(super) fn demo(bench: &Bench) -> Result<Report, String> {
 /// The demo's summary as a report; its `failed` becomes the report's.
 fn report_of(summary: &serde_json::Map<String, Value>) -> Report {
     let head = ["", "before / off", "after / on"];
-    let mut report = Report::new("demo: a short one; see hone-bench demo for the whole", &head);
+    let mut report = Report::new(
+        "demo: a short one; see hone-bench demo for the whole",
+        &head,
+    );
     let cell = |key: &str| {
         let number = summary.get(key).and_then(Value::as_f64);
         number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))

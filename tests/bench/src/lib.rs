@@ -47,13 +47,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
+use folder::Folder;
 use hone::config::{Config, Sources};
 use hone::house::House;
 use hone::hub::HubAccess;
-use hone::model::{self, Builtin, Served};
 use hone::logs;
+use hone::model::{self, Builtin, Served};
 use hone_net::outbound;
-use folder::Folder;
 use report::Report;
 
 /// Measures Hone on this machine, and shows how it learns.
@@ -364,7 +364,9 @@ pub fn main() -> ExitCode {
 /// Measures and prints.
 fn measure(options: &Options) -> Result<ExitCode, String> {
     if cfg!(debug_assertions) {
-        eprintln!("hone-bench: this is a debug build, so its speed says little; build with --release");
+        eprintln!(
+            "hone-bench: this is a debug build, so its speed says little; build with --release"
+        );
     }
     let bench = Bench::new(options)?;
     let mut objects = Map::new();

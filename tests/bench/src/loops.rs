@@ -15,8 +15,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Bench;
 use super::report::{Report, milli};
 use super::wire::Wire;
-use hone::config::{Config, Loop};
+use hone::config::Config;
 use hone::house::House;
+use hone_domain::Loop;
 
 /// Between two requests, and between two pieces of feedback.
 const EVERY: Duration = Duration::from_millis(50);

@@ -21,9 +21,9 @@ use super::report::{Report, milli, ratio};
 use super::stale::normal;
 use super::votes::Votes;
 use super::wire::Wire;
-use hone::config::Config;
 use crate::demo::numbers::Interval;
 use crate::demo::taste::Taste;
+use hone::config::Config;
 
 /// Turns of a batch, and completions under way.
 const BATCH: usize = 16;

@@ -21,21 +21,54 @@ use hone_nn::DeviceError;
 const SOURCES: [(&str, &str); 14] = [
     ("emulator.cpp", include_str!("emulator.cpp")),
     ("emulator.h", include_str!("emulator.h")),
-    ("kernels.cu", include_str!("../../../loops/cuda/src/kernels/kernels.cu")),
-    ("common.cuh", include_str!("../../../loops/cuda/src/kernels/common.cuh")),
-    ("linear.cuh", include_str!("../../../loops/cuda/src/kernels/linear.cuh")),
-    ("rows.cuh", include_str!("../../../loops/cuda/src/kernels/rows.cuh")),
-    ("cut.cuh", include_str!("../../../loops/cuda/src/kernels/cut.cuh")),
-    ("sample.cuh", include_str!("../../../loops/cuda/src/kernels/sample.cuh")),
-    ("attention.cuh", include_str!("../../../loops/cuda/src/kernels/attention.cuh")),
+    (
+        "kernels.cu",
+        include_str!("../../../loops/cuda/src/kernels/kernels.cu"),
+    ),
+    (
+        "common.cuh",
+        include_str!("../../../loops/cuda/src/kernels/common.cuh"),
+    ),
+    (
+        "linear.cuh",
+        include_str!("../../../loops/cuda/src/kernels/linear.cuh"),
+    ),
+    (
+        "rows.cuh",
+        include_str!("../../../loops/cuda/src/kernels/rows.cuh"),
+    ),
+    (
+        "cut.cuh",
+        include_str!("../../../loops/cuda/src/kernels/cut.cuh"),
+    ),
+    (
+        "sample.cuh",
+        include_str!("../../../loops/cuda/src/kernels/sample.cuh"),
+    ),
+    (
+        "attention.cuh",
+        include_str!("../../../loops/cuda/src/kernels/attention.cuh"),
+    ),
     (
         "attention_back.cuh",
         include_str!("../../../loops/cuda/src/kernels/attention_back.cuh"),
     ),
-    ("backward.cuh", include_str!("../../../loops/cuda/src/kernels/backward.cuh")),
-    ("experts.cuh", include_str!("../../../loops/cuda/src/kernels/experts.cuh")),
-    ("loss.cuh", include_str!("../../../loops/cuda/src/kernels/loss.cuh")),
-    ("stream.cuh", include_str!("../../../loops/cuda/src/kernels/stream.cuh")),
+    (
+        "backward.cuh",
+        include_str!("../../../loops/cuda/src/kernels/backward.cuh"),
+    ),
+    (
+        "experts.cuh",
+        include_str!("../../../loops/cuda/src/kernels/experts.cuh"),
+    ),
+    (
+        "loss.cuh",
+        include_str!("../../../loops/cuda/src/kernels/loss.cuh"),
+    ),
+    (
+        "stream.cuh",
+        include_str!("../../../loops/cuda/src/kernels/stream.cuh"),
+    ),
 ];
 /// Follows every piece of memory, to see whether a kernel wrote beyond it.
 const GUARD: [u8; 64] = [0xa5; 64];

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::emulator::Emulator;
 use crate::testing::{
     PPO, config, dense, go_on, learner, lora, lora_of, model, policy, recorded, rows, tiny,
     with_experts,
 };
-use crate::emulator::Emulator;
 use crate::{Device, Driver, Launch, Limits};
 use hone_checkpoint::AdapterDtype;
 use hone_checkpoint::config::{Family, ModelConfig};

@@ -20,7 +20,7 @@ use hone_runtime::Clock;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use crate::door::{Choice, Ended, Language, Piece, turn_text};
+use crate::door::{Choice, Ended, Language, Piece};
 use crate::http::error::ApiError;
 use crate::http::sse;
 use crate::http::wire::capture::{Capture, Captured, PromptLogprobs, experts, masks, spans, told};
@@ -240,7 +240,7 @@ impl Frame {
             reason => json!({"type": reason}),
         };
         json!({
-            "id": turn_text(ended.turn),
+            "id": ended.turn.prefixed(),
             "finish_reason": reason,
             "prompt_tokens": self.prompt_of(at).len(),
             "completion_tokens": ended.completion.len(),

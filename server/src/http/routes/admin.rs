@@ -20,12 +20,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use crate::computed::Computed;
-use crate::config::Loop;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::guard::Caller;
 use crate::http::wire::under_way::UnderWayReply;
 use crate::http::{Http, lists, sse};
+use hone_accounts::Caller;
+use hone_domain::Loop;
 
 /// Longest that a status waits for the ledger's counts.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -202,7 +202,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         draining: http.life.is_draining(),
         model,
         engine: engine(&http),
-        funnel: crate::http::funnel(&loops).into_iter().collect(),
+        funnel: hone_monitor::funnel::funnel(&loops).into_iter().collect(),
         loops,
         ledger,
         scopes_with_policy: http.policies.get().len(),

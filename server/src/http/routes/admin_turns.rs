@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::sessions::{TurnLineReply, reason, state, turn_page};
 use super::turns::TurnReply;
 use super::{Reply, ledger_error};
-use crate::door::{Door, turn_text};
+use crate::door::Door;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -119,9 +119,8 @@ async fn record_list(
     let named: Vec<&str> = owners.iter().copied().take(NAMED_MAX).collect();
     let detail = json!({"turns": lines.len(), "owners": owners.len(), "named": named});
     let session = query.session_id.as_deref().unwrap_or_default();
-    http.audit
-        .record(caller, "turn.list", session, detail)
-        .await
+    let recorded = http.audit.record(caller, "turn.list", session, detail);
+    Ok(recorded.await?)
 }
 
 /// A sampled token.
@@ -211,7 +210,7 @@ pub async fn get_turn(
     if *owner != asked.caller.owner {
         // Reading what others said is an act of its own: without a record there is no reading.
         let detail = json!({ "owner": owner });
-        let object = turn_text(turn);
+        let object = turn.prefixed();
         http.audit
             .record(&asked.caller, "turn.read", &object, detail)
             .await?;

@@ -16,11 +16,11 @@ use super::teams::{is_known, unknown_team};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::guard::Caller;
 use crate::http::wire::groups::{AgentList, AgentPatch, AgentReply, AgentRequest};
 use crate::http::wire::people::parse_name;
-use crate::people::links::name_taken;
-use crate::people::{audit, store_error};
+use hone_accounts::Caller;
+use hone_accounts::links::name_taken;
+use hone_accounts::{audit, store_error};
 
 /// One's own agents, and those of one's team.
 #[utoipa::path(
@@ -116,7 +116,7 @@ pub async fn add_agent(
     let (people, caller) = (&http.people, &asked.caller);
     parse_name(&body.name)?;
     if http.is_configured_owner(&body.name) {
-        return Err(name_taken(&body.name));
+        return Err(name_taken(&body.name).into());
     }
     let keeper = keeper_of(&http, caller, (body.owner, body.team)).await?;
     check_number(&http, &keeper).await?;
@@ -142,7 +142,7 @@ pub async fn add_agent(
     let changed = people.change(&change, &entry).await;
     match changed.map_err(|e| store_error(&e))? {
         Changed::Done => {}
-        Changed::Taken => return Err(name_taken(&user.name)),
+        Changed::Taken => return Err(name_taken(&user.name).into()),
         Changed::Missing => return Err(unknown_team("of that name")),
     }
     let reply = shown(&http, caller, user);

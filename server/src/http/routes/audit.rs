@@ -14,7 +14,7 @@ use crate::http::Http;
 use crate::http::error::ErrorBody;
 use crate::http::lists;
 use crate::http::wire::people::{AuditItem, AuditList, AuditVerdict};
-use crate::people::store_error;
+use hone_accounts::store_error;
 
 /// Which entries.
 #[derive(Clone, Debug, Deserialize, IntoParams)]

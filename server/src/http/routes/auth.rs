@@ -13,15 +13,16 @@ use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::guard::{
-    Caller, Shown, Via, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls, shown,
+    Shown, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls, shown,
 };
 use crate::http::wire::body::read_json;
 use crate::http::wire::people::{
     InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
 };
-use crate::people::links::Guest;
-use crate::people::secrets::{self, Cost, csrf};
-use crate::people::{Signed, audit, store_error};
+use hone_accounts::links::Guest;
+use hone_accounts::secrets::{self, Cost, csrf};
+use hone_accounts::{Caller, Via};
+use hone_accounts::{Signed, audit, store_error};
 
 /// Most bytes of a body from somebody whom nobody knows yet.
 const STRANGERS_BYTES_MAX: usize = 16 * 1_024;
@@ -221,7 +222,7 @@ pub async fn password(
     let act = ("user.password", caller.owner.as_str());
     let entry = audit::entry(caller, people.now_ms(), act, json!({}));
     match people.change(&change, &entry).await {
-        Err(error) => Err(store_error(&error)),
+        Err(error) => Err(store_error(&error).into()),
         Ok(Changed::Done) => Ok((
             StatusCode::NO_CONTENT,
             [(header::SET_COOKIE, ended_cookie())],

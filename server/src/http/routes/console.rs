@@ -16,8 +16,8 @@ use crate::config::Setting;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
 use crate::http::{Http, lists};
-use crate::watch::Since;
-use crate::watch::why::Learning;
+use hone_monitor::watch::Since;
+use hone_monitor::watch::why::Learning;
 
 /// Most names of one request.
 const NAMES_MAX: usize = 64;
@@ -115,7 +115,7 @@ pub struct WhyReply {
 pub async fn why(State(http): State<Arc<Http>>) -> Json<WhyReply> {
     // Before the first sample nothing is known yet.
     if http.watch.newest_ms().is_none() {
-        http.watch.sample(&http).await;
+        http.watch.sample(&http.sources()).await;
     }
     let (why, alerts) = http.watch.why();
     Json(WhyReply {

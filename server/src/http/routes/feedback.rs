@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use super::Reply;
 use super::auth::strict;
-use crate::door::turn_text;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -103,7 +102,7 @@ pub async fn feedback(
     Ok(Json(FeedbackReply {
         object: "feedback",
         id: format!("fb_{id}"),
-        turn_id: turn_text(turn),
+        turn_id: turn.prefixed(),
         outcome,
         explanation,
     }))

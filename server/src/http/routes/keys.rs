@@ -14,12 +14,12 @@ use super::auth::{Made, strict};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::guard::Caller;
 use crate::http::wire::people::{
     KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_role,
 };
-use crate::people::secrets::{self, Cost};
-use crate::people::{audit, expiry, store_error};
+use hone_accounts::Caller;
+use hone_accounts::secrets::{self, Cost};
+use hone_accounts::{audit, expiry, store_error};
 
 /// One's own keys.
 #[utoipa::path(
@@ -215,7 +215,7 @@ async fn done(
 ) -> Result<(), ApiError> {
     let entry = audit::entry(caller, http.people.now_ms(), (act, id), detail);
     match http.people.change(&change, &entry).await {
-        Err(error) => Err(store_error(&error)),
+        Err(error) => Err(store_error(&error).into()),
         Ok(Changed::Done) => Ok(()),
         Ok(Changed::Missing) => Err(unknown(id)),
         Ok(Changed::Taken) => Err(ApiError::Internal(

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Message, Reason, Scope, SessionId, TurnKind};
+use hone_domain::{Message, Reason, Scope, SessionId, TurnId, TurnKind};
 use hone_ledger::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::turns::{FateReply, FeedbackView};
 use super::{Reply, ledger_error};
-use crate::door::{call_id, session_text, turn_text};
+use crate::door::call_id;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -56,7 +56,7 @@ pub struct SessionReply {
 impl SessionReply {
     fn of(line: SessionLine) -> Self {
         Self {
-            id: session_text(line.id),
+            id: line.id.prefixed(),
             key: line.key,
             title: line.title,
             first_ms: line.first_ms,
@@ -197,8 +197,8 @@ impl SessionTurnReply {
             tool_calls: calls.collect(),
             content: heard.content,
             reasoning: heard.reasoning,
-            turn_id: turn_text(turn.id),
-            parent_id: turn.parent.map(turn_text),
+            turn_id: turn.id.prefixed(),
+            parent_id: turn.parent.map(TurnId::prefixed),
             choice_index: turn.choice_index,
             kind: turn.kind,
             messages: turn.messages,
@@ -279,7 +279,7 @@ pub async fn get_session(
     Ok(Json(ConversationReply {
         object: "session",
         session: SessionHead {
-            id: session_text(line.id),
+            id: line.id.prefixed(),
             key: line.key,
             title: line.title,
             first_ms: line.first_ms,
@@ -327,8 +327,8 @@ pub struct TurnLineReply {
 impl TurnLineReply {
     pub(super) fn of(line: TurnLine) -> Self {
         Self {
-            id: turn_text(line.id),
-            session_id: session_text(line.session),
+            id: line.id.prefixed(),
+            session_id: line.session.prefixed(),
             scope: line.scope.as_str().to_owned(),
             owner: line.owner,
             kind: line.kind,

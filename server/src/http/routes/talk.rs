@@ -5,13 +5,10 @@ use hone_domain::{Ask, Message, PolicyChoice, PolicyVersion, Sampling, Scope, Se
 use serde_json::{Map, Value};
 
 use super::{ledger_error, set_header};
-use crate::door::{
-    self, Calls, Door, OpenError, Opened, PromptSource, Shape, session_text, turn_text,
-};
+use crate::door::{self, Calls, Door, OpenError, Opened, PromptSource, Shape};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::ApiError;
-use crate::http::guard::Caller;
 use crate::http::lists;
 use crate::http::reply::{Dialect, Frame, Merged};
 use crate::http::sse;
@@ -24,6 +21,7 @@ use crate::http::wire::sampling::{SamplingBounds, SamplingFields, whole as whole
 use crate::http::wire::session::SessionWish;
 use crate::http::wire::tools::Offer;
 use crate::http::wire::wishes::{Granted, Wish};
+use hone_accounts::Caller;
 
 use std::sync::Arc;
 
@@ -367,8 +365,8 @@ pub(super) async fn admit(
         false => Some(merged.begin().await),
     };
     let mut headers = vec![
-        ("x-hone-turn-id", turn_text(turn)),
-        ("x-hone-session-id", session_text(session)),
+        ("x-hone-turn-id", turn.prefixed()),
+        ("x-hone-session-id", session.prefixed()),
     ];
     if let Some(begun) = begun.transpose()? {
         headers.push(("x-hone-policy-version", begun.version.to_string()));

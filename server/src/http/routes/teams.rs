@@ -14,11 +14,12 @@ use super::auth::{Made, strict};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::guard::{Caller, LOCAL_OWNER};
 use crate::http::wire::groups::{MemberRequest, TeamList, TeamPatch, TeamReply, TeamRequest};
 use crate::http::wire::people::parse_name;
-use crate::people::links::name_taken;
-use crate::people::{audit, oidc, store_error};
+use hone_accounts::Caller;
+use hone_accounts::links::name_taken;
+use hone_accounts::{audit, oidc, store_error};
+use hone_domain::LOCAL_OWNER;
 
 /// Most members of one team.
 const MEMBERS_MAX: usize = 1_000;
@@ -114,7 +115,7 @@ async fn done(
 ) -> Result<Changed, ApiError> {
     let entry = audit::entry(caller, http.people.now_ms(), (act, name), detail);
     let changed = http.people.change(&change, &entry).await;
-    changed.map_err(|e| store_error(&e))
+    Ok(changed.map_err(|e| store_error(&e))?)
 }
 
 /// Makes a team.
@@ -177,7 +178,7 @@ pub async fn add_team(
         Changed::Done => Ok((StatusCode::CREATED, Json(team(&http, &body.name).await?))),
         _ => Err(match is_member_taken {
             Some(member) => in_another_team(&member),
-            None => name_taken(&body.name),
+            None => name_taken(&body.name).into(),
         }),
     }
 }

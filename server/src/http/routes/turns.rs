@@ -6,15 +6,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use hone_domain::{
-    Fate, Feedback, Heard, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnKind,
-    Vote,
+    Fate, Feedback, Heard, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnId,
+    TurnKind, Vote,
 };
 use hone_ledger::TurnView;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Reply, ledger_error};
-use crate::door::{session_text, turn_text};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -196,9 +195,9 @@ impl TurnReply {
         };
         Self {
             object: "turn",
-            id: turn_text(turn.id),
-            session_id: session_text(turn.session),
-            parent_id: turn.parent.map(turn_text),
+            id: turn.id.prefixed(),
+            session_id: turn.session.prefixed(),
+            parent_id: turn.parent.map(TurnId::prefixed),
             choice_index: turn.choice_index,
             kind: turn.kind,
             policy_version: version.0,

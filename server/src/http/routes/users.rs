@@ -18,9 +18,9 @@ use crate::http::wire::people::{
     InviteReply, InviteRequest, UserList, UserPatch, UserReply, UserRequest, parse_name,
     parse_password, parse_role,
 };
-use crate::people::links::{name_taken, url};
-use crate::people::secrets::{self, Cost};
-use crate::people::{audit, store_error};
+use hone_accounts::links::{name_taken, url};
+use hone_accounts::secrets::{self, Cost};
+use hone_accounts::{audit, store_error};
 
 /// Every account.
 #[utoipa::path(
@@ -68,7 +68,7 @@ pub async fn add_user(
     let body: UserRequest = strict(&http, request).await?;
     parse_name(&body.name)?;
     if http.is_configured_owner(&body.name) {
-        return Err(name_taken(&body.name));
+        return Err(name_taken(&body.name).into());
     }
     let role = parse_role(body.role.as_deref())?;
     let people = &http.people;
@@ -94,9 +94,9 @@ pub async fn add_user(
     let entry = audit::entry(&asked.caller, people.now_ms(), act, detail);
     let change = PeopleChange::AddUser(user.clone());
     match people.change(&change, &entry).await {
-        Err(error) => Err(store_error(&error)),
+        Err(error) => Err(store_error(&error).into()),
         Ok(Changed::Done) => Ok((StatusCode::CREATED, Json(UserReply::of(user, None)))),
-        Ok(_) => Err(name_taken(&user.name)),
+        Ok(_) => Err(name_taken(&user.name).into()),
     }
 }
 

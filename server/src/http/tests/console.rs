@@ -22,7 +22,7 @@ async fn sampled(stage: &Stage, n: usize) -> Vec<i64> {
     let mut times = Vec::new();
     for _ in 0..n {
         stage.clock.advance(2_000);
-        stage.http.watch.sample(&stage.http).await;
+        stage.http.watch.sample(&stage.http.sources()).await;
         times.push(stage.http.watch.newest_ms().unwrap());
     }
     times

@@ -5,9 +5,9 @@ use hone_domain::StopReason;
 use serde_json::json;
 
 use super::people::NO_LIMITS;
-use crate::config::{LimitSet, LimitsConfig};
 use crate::defaults::defaults;
 use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
+use hone_accounts::{LimitSet, LimitsConfig};
 
 const APP: &str = "https://app.example";
 const STRANGER: &str = "https://evil.example";

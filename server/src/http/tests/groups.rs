@@ -4,9 +4,9 @@ use hone_domain::{SessionIndex, SessionIndexConfig};
 use serde_json::{Value, json};
 
 use super::people::{Client, NO_LIMITS, PASSWORD, add_user, check};
-use crate::config::{LimitSet, LimitsConfig};
 use crate::http::rights::{RIGHTS, Right};
 use crate::http::testing::{Recorder, Reply, Script, Stage};
+use hone_accounts::{LimitSet, LimitsConfig};
 
 const CANARY: &str = "zebra-canary-78";
 

@@ -6,9 +6,9 @@ use axum::http::{HeaderMap, Method};
 use hone_domain::{Digest, UserRole};
 use sha2::{Digest as _, Sha256};
 
-use crate::config::PeopleConfig;
 use crate::http::guard::{Guard, Key, Shown, client_of, fresh_cookie, is_by_tls, shown};
 use crate::http::testing::{Recorder, Stage, http_config, read, request};
+use hone_accounts::PeopleConfig;
 
 fn guard(loopback: bool) -> Guard {
     let key = |owner: &str, text: &str, role| Key {

@@ -5,8 +5,8 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use super::people::NO_LIMITS;
-use crate::config::{LimitSet, LimitsConfig};
 use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
+use hone_accounts::{LimitSet, LimitsConfig};
 
 async fn stage(owner: LimitSet) -> Stage {
     let limits = LimitsConfig {

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use axum::body::Body;
 use serde_json::{Value, json};
 
-use crate::config::{LimitSet, LimitsConfig};
 use crate::http::rights::{RIGHTS, Right};
 use crate::http::testing::{Recorder, Reply, Script, Stage, read, request};
+use hone_accounts::{LimitSet, LimitsConfig};
 
 pub(super) const PASSWORD: &str = "correct horse";
 const STRANGER: [u8; 4] = [10, 0, 0, 9];

@@ -8,9 +8,9 @@ use axum::http::Method;
 use hone_domain::UserRole;
 use serde_json::Value;
 
-use crate::http::guard::{Caller, Via};
-use crate::http::rights::{RIGHTS, Right, needed};
+use crate::http::rights::{HasRights as _, RIGHTS, Right, needed};
 use crate::http::testing::{Recorder, Stage, read, request};
+use hone_accounts::{Caller, Via};
 
 /// Served without being part of the API that the document describes.
 const UNDOCUMENTED: &[&str] = &["/openapi.json", "/", "/assets/{*path}"];

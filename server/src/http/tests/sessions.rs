@@ -357,7 +357,7 @@ async fn what_cannot_train_is_told_to_who_expects_it() {
         chat(&stage, json!([user("q")]), &[]).await;
         let mut turn = stage.told.lock().unwrap().turns.remove(0);
         (turn.sampling.temperature, turn.untrainable) = (temperature, untrainable);
-        let id = crate::door::turn_text(turn.id);
+        let id = turn.id.prefixed();
         stage.http.ledger.record_turns(&[turn]).await.unwrap();
         let body = json!({"turn_id": id, "score": 1}).to_string();
         let feedback = stage.post("/v1/feedback", &body).await.json();

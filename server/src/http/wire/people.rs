@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::http::error::ApiError;
-use crate::http::guard::Via;
 use crate::http::wire::capture::{is_raw, mode_of};
 use crate::http::wire::groups::KeeperReply;
-use crate::people::{is_name, password_fault, secrets};
+use hone_accounts::Via;
+use hone_accounts::{is_name, password_fault, secrets};
 
 /// Most characters of a key's name.
 const LABEL_CHARS_MAX: usize = 100;

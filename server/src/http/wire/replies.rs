@@ -8,7 +8,7 @@ use hone_domain::{Reason, Receipt, StopReason, Token};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use crate::door::{Ended, Language, session_text, turn_text};
+use crate::door::{Ended, Language};
 use crate::http::wire::capture::{Captured, PromptLogprobs};
 
 /// Token counts.
@@ -83,8 +83,8 @@ impl HoneNote {
             Receipt::NotCollected(reason) => Some(reason),
         };
         Self {
-            turn_id: turn_text(ended.turn),
-            session_id: session_text(ended.session),
+            turn_id: ended.turn.prefixed(),
+            session_id: ended.session.prefixed(),
             policy_version: ended.version.0,
             collected: reason.is_none(),
             reason: reason.map(Reason::as_str),

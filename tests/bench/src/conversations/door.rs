@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use hone::config::{BindingConfig, Config, Sources};
 use hone::http::wire::content::{Reader, hide};
 use hone::http::wire::messages::parse_messages;
 use hone::http::wire::session::SessionFields;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use hone_domain::{
     BindRequest, Binding, Look, PendingTurn, Scope, SessionId, SessionIndex, SessionIndexConfig,
     TurnId, TurnKind,

@@ -12,7 +12,7 @@ use crate::report::Report;
 use crate::wire::Wire;
 use hone::config::Config;
 use hone::house::House;
-use hone::http::guard::LOCAL_OWNER;
+use hone_domain::LOCAL_OWNER;
 
 /// What is planted: a question, and the answer that its user insists on.
 const PLANTED: [(&str, &str); 4] = [

@@ -15,8 +15,8 @@ mod script;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hone_judge::labelled::{Labelled, labelled};
 use hone_judge::ModelConfig;
+use hone_judge::labelled::{Labelled, labelled};
 use serde_json::{Value, json};
 
 use super::Bench;

@@ -27,13 +27,13 @@ impl Rng {
 
 /// A change with its tests and a sound certificate about it.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// The files.
-    pub changed: Changed,
+    pub(crate) changed: Changed,
     /// The tests.
-    pub tests: Vec<TestPlace>,
+    pub(crate) tests: Vec<TestPlace>,
     /// The certificate.
-    pub certificate: Certificate,
+    pub(crate) certificate: Certificate,
 }
 
 /// A statement; `x` is the name it works on.
@@ -169,7 +169,7 @@ fn functions(rng: &mut Rng) -> Vec<Function> {
 }
 
 /// A change of one number, with one to four tests of the last function.
-pub fn sample(seed: u64) -> Sample {
+pub(crate) fn sample(seed: u64) -> Sample {
     let mut rng = Rng(seed);
     let before = functions(&mut rng);
     let mut after = before.clone();
@@ -277,7 +277,7 @@ fn certificate(changed: &Changed, traced: Vec<Traced>) -> Certificate {
 
 /// A way to break a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// A quotation says something else.
     QuoteEdited,
     /// A citation of lines that are not there.
@@ -326,7 +326,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::QuoteEdited,
         Self::LineOutOfRange,
         Self::LineShifted,
@@ -360,7 +360,7 @@ fn other(ends: Ends) -> Ends {
 }
 
 /// The certificate with one fault; none where it has no place for it.
-pub fn broken(sample: &Sample, fault: Fault, seed: u64) -> Option<Certificate> {
+pub(crate) fn broken(sample: &Sample, fault: Fault, seed: u64) -> Option<Certificate> {
     let mut rng = Rng(seed);
     let mut broken = sample.certificate.clone();
     let test = rng.below(broken.tests.len());
@@ -513,17 +513,17 @@ fn in_claims(c: &mut Certificate, (fault, at): (Fault, Place)) -> Option<bool> {
 
 /// How the check does on the corpus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Sound certificates, and how many of them were accepted.
-    pub sound: (usize, usize),
+    pub(crate) sound: (usize, usize),
     /// Broken ones, and how many of them were rejected.
-    pub broken: (usize, usize),
+    pub(crate) broken: (usize, usize),
     /// Faults of those that were not.
-    pub missed: Vec<Fault>,
+    pub(crate) missed: Vec<Fault>,
 }
 
 /// Checks `samples` sound certificates, and each of them with every fault.
-pub fn measure(samples: u64) -> Measured {
+pub(crate) fn measure(samples: u64) -> Measured {
     let mut measured = Measured::default();
     for seed in 0..samples {
         let one = sample(seed);

@@ -15,7 +15,6 @@ use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{Board, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue};
 use uuid::Uuid;
 
-
 /// Longest time for all of them.
 const PATIENCE: Duration = Duration::from_secs(120);
 

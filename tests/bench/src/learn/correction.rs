@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::talker::{ANSWER_TOKENS, Ask, Talker};
 use crate::Bench;
-use crate::report::milli;
 use crate::demo::numbers::Percentiles;
+use crate::report::milli;
 
 /// Users, one after the other; each corrects once.
 const USERS: usize = 12;

@@ -11,9 +11,9 @@ use super::curve::Curve;
 use super::talker::{ANSWER_TOKENS, Ask, Talker};
 use super::wanted::{self, Pair, USERS};
 use crate::Bench;
-use crate::wire::Wire;
 use crate::demo::client::Client;
 use crate::demo::taste::Taste;
+use crate::wire::Wire;
 
 /// Most answers a user asks for in a session.
 const EXCHANGES: usize = 3;

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::talker::Talker;
 use crate::Bench;
-use crate::report::{Report, milli};
 use crate::demo::taste::Taste;
+use crate::report::{Report, milli};
 
 /// Two tastes of one user, in the order in which they are best told.
 pub(super) type Pair = [Taste; 2];

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::checks::{bullet_lines, numbered_lines, word_count};
-use crate::report::milli;
 use crate::demo::numbers::Interval;
+use crate::report::milli;
 
 const FACTS: &str = include_str!("../../learn/facts.tsv");
 const INSTRUCTIONS: &str = include_str!("../../learn/instructions.jsonl");

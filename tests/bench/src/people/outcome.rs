@@ -7,8 +7,8 @@ use super::base::{Base, Tried};
 use super::checks::word_count;
 use super::knowledge::{Paired, share};
 use super::run::{Run, reasons};
-use crate::report::milli;
 use crate::demo::numbers::Percentiles;
+use crate::report::milli;
 
 /// Answers that the object quotes, for whoever wonders what was learned.
 const QUOTED: usize = 4;

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::asker::Asker;
 use super::session::{Person, Plan, Sessions};
 use super::{ANSWER_TOKENS, Materials, TEMPERATURE};
-use crate::wire::Wire;
 use crate::demo::client::Client;
+use crate::wire::Wire;
 
 /// Questions of the other person.
 const OTHER_QUESTIONS: usize = 5;

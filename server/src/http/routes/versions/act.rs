@@ -199,7 +199,7 @@ pub(super) async fn record(
     detail: Value,
 ) -> Result<(), ApiError> {
     let scope = scope.as_str();
-    http.audit.record(&asked.caller, act, scope, detail).await
+    Ok(http.audit.record(&asked.caller, act, scope, detail).await?)
 }
 
 /// What the ledger said to an act that [`record`] entered. A refusal is entered too, so that the log

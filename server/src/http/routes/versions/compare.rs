@@ -20,14 +20,14 @@ use crate::door::{Door, OpenError, chars_of};
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
-use crate::http::guard::Caller;
 use crate::http::lists;
 use crate::http::routes::auth::strict;
 use crate::http::routes::talk::{of_prompt, serving};
 use crate::http::routes::{Reply, ledger_error};
 use crate::http::wire::content::Reader;
 use crate::http::wire::messages::{parse_messages, template_message};
-use crate::people::meter::Spender;
+use hone_accounts::Caller;
+use hone_accounts::meter::Spender;
 
 /// Most prompts of one comparison.
 const PROMPTS_MAX: usize = 8;

@@ -13,7 +13,6 @@ use utoipa::ToSchema;
 
 use super::trial::{TrialReply, trial_reply};
 use super::{ListQuery, UserQuery, answering_scope, number, own_scope, page_limit, unknown};
-use crate::door::turn_text;
 use crate::http::Http;
 use crate::http::envelope::Asked;
 use crate::http::error::{ApiError, ErrorBody};
@@ -193,7 +192,7 @@ pub(super) async fn lineage(
     let standing = standing.map_err(|e| ledger_error(&e))?;
     let current = http.policies.get().version(scope);
     let turns = view.samples.iter().map(|sample| SampleReply {
-        turn_id: turn_text(sample.turn),
+        turn_id: sample.turn.prefixed(),
         score: sample.score,
     });
     Ok(LineageReply {

@@ -12,10 +12,9 @@ use hone_net::counted;
 use serde_json::json;
 
 use super::{
-    Directory, Signed, is_name, locked, secrets, shown, store_error, too_many,
-    wrong_password,
+    Directory, Signed, is_name, locked, secrets, shown, store_error, too_many, wrong_password,
 };
-use crate::http::error::ApiError;
+use crate::Error;
 
 /// Where tries come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +33,7 @@ impl Directory {
         &self,
         (peer, device): (IpAddr, Option<&str>),
         (name, password): (&str, String),
-    ) -> Result<Signed, ApiError> {
+    ) -> Result<Signed, Error> {
         // Texts that are no names of accounts are counted as one, however long and many they are.
         let tried = if is_name(name) { name } else { "" }.to_owned();
         let place = match self.device(&tried, device).await? {
@@ -59,7 +58,7 @@ impl Directory {
 
     /// Counts a try before its password is looked at, which takes a while: others try meanwhile. True for the
     /// one that fills a window.
-    fn count_try(&self, (tried, place): (&str, Place), peer: IpAddr) -> Result<bool, ApiError> {
+    fn count_try(&self, (tried, place): (&str, Place), peer: IpAddr) -> Result<bool, Error> {
         let now_ms = self.now_ms();
         let here = (tried.to_owned(), place);
         let mut wait_ms = locked(&self.names).wait_ms(&here, now_ms);
@@ -94,7 +93,7 @@ impl Directory {
         }
     }
 
-    async fn note_blocked(&self, name: &str, peer: IpAddr) -> Result<(), ApiError> {
+    async fn note_blocked(&self, name: &str, peer: IpAddr) -> Result<(), Error> {
         let entry = AuditEntry {
             at_ms: self.now_ms(),
             actor: String::new(),
@@ -108,7 +107,7 @@ impl Directory {
 
     /// The device that a cookie names, where somebody signed in on it under that name and with the password
     /// that the account still has.
-    async fn device(&self, name: &str, cookie: Option<&str>) -> Result<Option<Digest>, ApiError> {
+    async fn device(&self, name: &str, cookie: Option<&str>) -> Result<Option<Digest>, Error> {
         let Some(cookie) = cookie else {
             return Ok(None);
         };

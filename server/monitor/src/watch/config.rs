@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::watch::history::HistoryLimits;
+use super::history::HistoryLimits;
 
 /// The console.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -35,7 +35,11 @@ impl ConsoleConfig {
         }
     }
 
-    pub(super) fn validate(&self) -> Result<(), String> {
+    /// Whether the values fit together.
+    ///
+    /// # Errors
+    /// A sentence that names the key.
+    pub fn validate(&self) -> Result<(), String> {
         const SAMPLES_MAX: usize = 100_000;
         if self.sample_step_ms < 100 {
             return Err("console.sample_step_ms must be at least 100".to_owned());

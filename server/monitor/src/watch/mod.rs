@@ -3,6 +3,7 @@
 //!
 //! In: counters, board and ledger · Out: series, samples, sentences · Never: changes anything.
 
+mod config;
 pub mod history;
 pub mod sample;
 pub mod why;
@@ -11,15 +12,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hone_ledger::{LedgerCounts, PolicyStatus};
-use hone_runtime::Shutdown;
+use hone_domain::{Policies, Reason};
+use hone_ledger::{Ledger, LedgerCounts, PolicyStatus, Versions};
+use hone_runtime::{Board, Clock, LatestReader, Shutdown};
+use hone_serve::EngineStats;
 use serde::Serialize;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use crate::config::ConsoleConfig;
-use crate::http::Http;
 use crate::troubles::Troubles;
+pub use config::ConsoleConfig;
 use history::{History, Point, Values};
 use sample::{Look, Published};
 use why::{Alert, Facts, Why};
@@ -32,6 +34,39 @@ const PUBLISHED_MAX: u64 = 16;
 const HELD_MAX: usize = 10_000;
 /// How long an alert stays after what it told of was last seen.
 const ALERT_HOLD_MS: i64 = 60_000;
+
+/// What the watch asks of the part that answers requests.
+pub trait Serving: Send + Sync {
+    /// The engine's counters.
+    fn engine(&self) -> EngineStats;
+    /// Whether turns of what is served may train.
+    fn can_train(&self) -> bool;
+    /// Sessions remembered.
+    fn sessions(&self) -> usize;
+    /// Answers without a record since the start, by reason.
+    fn uncollected(&self) -> Vec<(Reason, u64)>;
+    /// Completions under way.
+    fn completions_live(&self) -> usize;
+}
+
+/// All that the watch reads.
+#[derive(Clone)]
+pub struct Sources {
+    /// Turns and versions.
+    pub ledger: Arc<dyn Ledger>,
+    /// Decisions about versions; the same ledger.
+    pub versions: Arc<dyn Versions>,
+    /// Published versions.
+    pub policies: LatestReader<Policies>,
+    /// The loops' conditions.
+    pub board: Board,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// The part that answers requests, where it runs in this process.
+    pub serving: Option<Arc<dyn Serving>>,
+    /// Whether new completions are refused.
+    pub is_draining: Arc<dyn Fn() -> bool + Send + Sync>,
+}
 
 /// An alert with the time since when it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -122,13 +157,13 @@ impl Watch {
     }
 
     /// Takes one sample.
-    pub async fn sample(&self, http: &Http) {
+    pub async fn sample(&self, sources: &Sources) {
         let seen = self.state().seen;
-        let (look, seen) = look(http, seen).await;
+        let (look, seen) = look(sources, seen).await;
         let mut state = self.state();
         let values = sample::values(state.last.as_ref(), &look);
         state.history.push(look.at_ms, &values);
-        state.facts = self.facts(http, (state.last.as_ref(), &look), seen);
+        state.facts = self.facts(sources, (state.last.as_ref(), &look), seen);
         state.last = Some(look);
         state.seen = seen;
         state.count_events();
@@ -137,7 +172,7 @@ impl Watch {
 
     fn facts(
         &self,
-        http: &Http,
+        sources: &Sources,
         (before, now): (Option<&Look>, &Look),
         seen: Option<Seen>,
     ) -> Facts {
@@ -151,11 +186,8 @@ impl Watch {
             number.copied().unwrap_or_default() as u64
         };
         Facts {
-            draining: http.life.is_draining(),
-            can_train: http
-                .door
-                .as_ref()
-                .map(|door| door.backend.capabilities().can_train),
+            draining: (sources.is_draining)(),
+            can_train: sources.serving.as_ref().map(|serving| serving.can_train()),
             last_publish_ms: seen.and_then(|seen| seen.last_publish_ms),
             refused_since: seen.map_or(0, |seen| refused.saturating_sub(seen.refused_then)),
             batch_turns_min: self.batch_turns_min,
@@ -291,38 +323,33 @@ impl State {
 }
 
 /// Looks at everything once.
-async fn look(http: &Http, seen: Option<Seen>) -> (Look, Option<Seen>) {
-    let ledger = &http.ledger;
+async fn look(sources: &Sources, seen: Option<Seen>) -> (Look, Option<Seen>) {
+    let ledger = &sources.ledger;
     let counts = answered("counts", ledger.counts()).await;
     let oldest = match &counts {
         Some(_) => answered("waits", ledger.oldest_pending()).await,
         None => None,
     };
     let held = match &counts {
-        Some(_) => answered("standings", http.versions.standings(HELD_MAX)).await,
+        Some(_) => answered("standings", sources.versions.standings(HELD_MAX)).await,
         None => None,
     };
     let (published, seen) = match &counts {
-        Some(counts) => follow(http, counts, seen).await,
+        Some(counts) => follow(sources, counts, seen).await,
         None => (Vec::new(), seen),
     };
-    let door = http.door.as_ref();
+    let serving = sources.serving.as_ref();
     let look = Look {
-        at_ms: http.clock.now_ms(),
-        engine: door.map(|door| door.backend.stats()),
-        loops: http.board.snapshot(),
+        at_ms: sources.clock.now_ms(),
+        engine: serving.map(|serving| serving.engine()),
+        loops: sources.board.snapshot(),
         counts,
         oldest: oldest.unwrap_or_default(),
         published,
-        sessions: door.map_or(0, |door| door.sessions()),
-        uncollected: door.map_or_else(Vec::new, |door| {
-            door.counters
-                .not_collected()
-                .filter(|(_, n)| *n > 0)
-                .collect()
-        }),
-        completions_live: door.map_or(0, |door| door.live.count()),
-        scopes: http.policies.get().len(),
+        sessions: serving.map_or(0, |serving| serving.sessions()),
+        uncollected: serving.map_or_else(Vec::new, |serving| serving.uncollected()),
+        completions_live: serving.map_or(0, |serving| serving.completions_live()),
+        scopes: sources.policies.get().len(),
         held: held.unwrap_or_default(),
     };
     (look, seen)
@@ -347,7 +374,7 @@ async fn answered<T>(
 
 /// Reads what was published since the look before; at the start only when that was last.
 async fn follow(
-    http: &Http,
+    sources: &Sources,
     counts: &LedgerCounts,
     seen: Option<Seen>,
 ) -> (Vec<Published>, Option<Seen>) {
@@ -366,7 +393,7 @@ async fn follow(
     if new == 0 {
         return (Vec::new(), Some(none));
     }
-    let newest = http.ledger.versions(None, new as usize);
+    let newest = sources.ledger.versions(None, new as usize);
     let Some(records) = answered("versions", newest).await else {
         // The next look tries again.
         return (Vec::new(), seen);
@@ -386,7 +413,7 @@ async fn follow(
     }
     let mut published = Vec::new();
     for record in records {
-        let ages = http
+        let ages = sources
             .ledger
             .sample_ages(&record.policy.scope, record.policy.version);
         let ages = answered("ages", ages).await.unwrap_or_default();
@@ -396,14 +423,14 @@ async fn follow(
 }
 
 /// Samples until the stop.
-pub async fn run(http: Arc<Http>, stop: Shutdown) {
-    let step = Duration::from_millis(http.watch.config.sample_step_ms);
+pub async fn run(watch: Arc<Watch>, sources: Sources, stop: Shutdown) {
+    let step = Duration::from_millis(watch.config.sample_step_ms);
     let mut ticks = tokio::time::interval(step);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = stop.wait() => return,
-            _ = ticks.tick() => http.watch.sample(&http).await,
+            _ = ticks.tick() => watch.sample(&sources).await,
         }
     }
 }
@@ -411,12 +438,12 @@ pub async fn run(http: Arc<Http>, stop: Shutdown) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::testing::{Recorder, Stage};
+    use crate::defaults::defaults;
 
-    #[tokio::test]
-    async fn an_alert_counts_since_it_began() {
-        let stage = Stage::new(Recorder::Collects).await;
-        let mut state = stage.http.watch.state();
+    #[test]
+    fn an_alert_counts_since_it_began() {
+        let watch = Watch::new(defaults("console"), 8, Troubles::default());
+        let mut state = watch.state();
         let mut dropped = |at_ms: i64, seen: u64| {
             state.facts = Facts {
                 dropped: seen,

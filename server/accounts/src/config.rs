@@ -6,8 +6,8 @@ use hone_domain::{Millis, RateLimits, UserRole};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
+use crate::oidc::algorithms;
 use hone_net::outbound::guard::is_localhost;
-use crate::people::oidc::algorithms;
 
 /// Accounts, keys, sign-ins. Defaults stand in `configs/default.toml`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -147,7 +147,11 @@ impl PeopleConfig {
         url.is_some_and(|url| !is_here(&url))
     }
 
-    pub(super) fn validate(&self) -> Result<(), String> {
+    /// Whether the values fit together.
+    ///
+    /// # Errors
+    /// A sentence that names the key.
+    pub fn validate(&self) -> Result<(), String> {
         let url = &self.public_url;
         let is_web = url.starts_with("http://") || url.starts_with("https://");
         if !url.is_empty() && (!is_web || Url::parse(url).is_err()) {
@@ -222,7 +226,11 @@ pub struct LimitsConfig {
 }
 
 impl LimitsConfig {
-    pub(super) fn validate(&self) -> Result<(), String> {
+    /// Whether the values fit together.
+    ///
+    /// # Errors
+    /// A sentence that names the key.
+    pub fn validate(&self) -> Result<(), String> {
         if self.counted_max == 0 {
             return Err("limits.counted_max must be at least 1".to_owned());
         }

@@ -8,8 +8,8 @@ use hone_runtime::Clock;
 use serde_json::{Value, json};
 
 use super::store_error;
-use crate::http::error::ApiError;
-use crate::http::guard::Caller;
+use crate::Caller;
+use crate::Error;
 
 /// The audit log as handlers use it.
 pub struct Audit {
@@ -31,7 +31,7 @@ impl Audit {
         act: &'static str,
         object: &str,
         detail: Value,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), Error> {
         let entry = self.entry(caller, (act, object), detail);
         let recorded = self.store.record(&entry).await;
         recorded.map(drop).map_err(|error| store_error(&error))

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{crypto, locked};
 use crate::config::OidcConfig;
-use crate::http::guard::{Allowance, Caller, Via};
+use crate::{Allowance, Caller, Via};
 use hone_net::outbound::Outbound;
 
 /// What the owner of a token's requests begins with; no account's name does.

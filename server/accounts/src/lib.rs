@@ -1,19 +1,26 @@
-//! People as the door knows them: verifies keys and sign-ins, remembers whom it verified, limits
-//! guessing. What lasts is in the store.
+//! People and programs that call: verifies keys and sign-ins, remembers whom it verified, limits guessing and
+//! requests. What lasts is in the store.
+//!
+//! Never: HTTP, what is asked of the model.
 
 mod attempts;
 pub mod audit;
-pub(crate) mod command;
+mod caller;
+mod config;
 mod crypto;
+mod error;
 pub mod expiry;
 pub mod groups;
-pub(crate) mod groups_command;
 mod known;
 pub mod links;
 pub mod meter;
 pub mod oidc;
 pub mod secrets;
 mod sign_in;
+
+#[cfg(test)]
+#[path = "../../../tests/support/defaults.rs"]
+mod defaults;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -23,17 +30,17 @@ use std::time::Duration;
 
 use hone_domain::{Digest, Millis, UserRole};
 use hone_ledger::{AuditEntry, Changed, LedgerError, People, PeopleChange, SignIn, User};
+use hone_net::counted;
+use hone_net::outbound::Outbound;
 use hone_runtime::Clock;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::config::PeopleConfig;
-use crate::http::error::ApiError;
-use crate::http::guard::{Allowance, Caller, Via};
-use hone_net::counted;
-use hone_net::outbound::Outbound;
 use attempts::Attempts;
+pub use caller::{Allowance, Caller, Via};
+pub use config::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
+pub use error::Error;
 use groups::Groups;
 use known::{Known, Memory, Recall};
 use oidc::Tokens;
@@ -89,17 +96,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A failure of the store as clients see it; the details are for the log.
-pub fn store_error(error: &LedgerError) -> ApiError {
+pub fn store_error(error: &LedgerError) -> Error {
     tracing::error!(%error, "people could not be read or written");
-    ApiError::Unavailable {
+    Error::Unavailable {
         code: "ledger_failed",
         message: "the ledger could not be used; see the server's log".to_owned(),
     }
 }
 
-fn secret_error(error: &secrets::SecretError) -> ApiError {
+fn secret_error(error: &secrets::SecretError) -> Error {
     tracing::error!(%error, "a secret could not be made");
-    ApiError::Internal("a secret could not be made; see the server's log".to_owned())
+    Error::Internal("a secret could not be made; see the server's log".to_owned())
 }
 
 impl Directory {
@@ -204,7 +211,7 @@ impl Directory {
     }
 
     /// Whose key this is; none if it is nobody's.
-    pub async fn key(&self, peer: IpAddr, key: &str) -> Result<Option<Caller>, ApiError> {
+    pub async fn key(&self, peer: IpAddr, key: &str) -> Result<Option<Caller>, Error> {
         if let Some(tokens) = &self.tokens
             && oidc::looks_like_token(key)
         {
@@ -226,7 +233,7 @@ impl Directory {
         &self,
         (peer, key): (IpAddr, &str),
         now_ms: Millis,
-    ) -> Result<Option<Known>, ApiError> {
+    ) -> Result<Option<Known>, Error> {
         let Some(id) = secrets::id_of(key) else {
             return Ok(None);
         };
@@ -277,7 +284,7 @@ impl Directory {
     }
 
     /// Who signed in with this cookie; none if nobody did, or too long ago.
-    pub async fn session(&self, token: &str) -> Result<Option<Caller>, ApiError> {
+    pub async fn session(&self, token: &str) -> Result<Option<Caller>, Error> {
         let (secret, now_ms) = (secrets::digest(token), self.now_ms());
         let asked = match locked(&self.memory).recall(&secret, now_ms) {
             Recall::Known(caller) => return Ok(Some(*caller)),
@@ -315,7 +322,7 @@ impl Directory {
     }
 
     /// The account with that name and password, if there is one.
-    async fn user_with(&self, name: &str, password: String) -> Result<Option<User>, ApiError> {
+    async fn user_with(&self, name: &str, password: String) -> Result<Option<User>, Error> {
         let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
         let user = user.filter(|user| !user.disabled);
         let stored = user.as_ref().and_then(|user| user.password.clone());
@@ -329,7 +336,7 @@ impl Directory {
     }
 
     /// Begins a session of somebody who has just shown who they are.
-    pub async fn begin_session(&self, user: User) -> Result<Signed, ApiError> {
+    pub async fn begin_session(&self, user: User) -> Result<Signed, Error> {
         let token = secrets::new_token().map_err(|e| secret_error(&e))?;
         let device = secrets::new_device(&user).map_err(|e| secret_error(&e))?;
         let now_ms = self.now_ms();
@@ -354,7 +361,7 @@ impl Directory {
     }
 
     /// Whether this is the caller's password; counts tries as signing in does.
-    pub async fn check_password(&self, name: &str, password: String) -> Result<bool, ApiError> {
+    pub async fn check_password(&self, name: &str, password: String) -> Result<bool, Error> {
         let now_ms = self.now_ms();
         // Whoever asks has signed in: their tries are counted apart from those of strangers.
         let own = (name.to_owned(), Place::SignedIn);
@@ -374,16 +381,16 @@ impl Directory {
     }
 
     /// Hashes a secret off the async threads, few at a time.
-    pub async fn hash(&self, secret: String, cost: Cost) -> Result<String, ApiError> {
+    pub async fn hash(&self, secret: String, cost: Cost) -> Result<String, Error> {
         let hash = slowly(&self.hashing, move || secrets::hash(&secret, cost)).await?;
         hash.map_err(|e| secret_error(&e))
     }
 
-    async fn is_of(&self, hash: String, secret: String) -> Result<bool, ApiError> {
+    async fn is_of(&self, hash: String, secret: String) -> Result<bool, Error> {
         slowly(&self.hashing, move || secrets::is_of(&hash, &secret)).await
     }
 
-    async fn nobodys_hash(&self) -> Result<String, ApiError> {
+    async fn nobodys_hash(&self) -> Result<String, Error> {
         static HASH: OnceLock<String> = OnceLock::new();
         if let Some(hash) = HASH.get() {
             return Ok(hash.clone());
@@ -397,8 +404,8 @@ impl Directory {
 async fn slowly<T: Send + 'static>(
     places: &Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let busy = || ApiError::Unavailable {
+) -> Result<T, Error> {
+    let busy = || Error::Unavailable {
         code: "busy",
         message: "too many secrets are being checked; try again in a moment".to_owned(),
     };
@@ -409,7 +416,7 @@ async fn slowly<T: Send + 'static>(
         work()
     });
     done.await
-        .map_err(|_| ApiError::Internal("a secret could not be checked".to_owned()))
+        .map_err(|_| Error::Internal("a secret could not be checked".to_owned()))
 }
 
 fn caller_of(user: User) -> Caller {
@@ -437,8 +444,8 @@ fn shown(name: &str) -> String {
     }
 }
 
-fn too_many(wait_ms: u64) -> ApiError {
-    ApiError::Limited {
+fn too_many(wait_ms: u64) -> Error {
+    Error::Limited {
         code: "too_many_attempts",
         message: format!(
             "too many failed attempts; wait {} s and try again",
@@ -448,8 +455,8 @@ fn too_many(wait_ms: u64) -> ApiError {
     }
 }
 
-fn wrong_password() -> ApiError {
-    ApiError::Credentials {
+fn wrong_password() -> Error {
+    Error::Credentials {
         code: "wrong_password",
         message: "name or password is wrong".to_owned(),
     }
@@ -474,51 +481,7 @@ pub fn is_name(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text.bytes().all(fits)
         && text.bytes().next().is_some_and(is_plain)
-        && text != crate::http::guard::LOCAL_OWNER
-}
-
-#[cfg(test)]
-mod tests {
-    use hone_domain::RateLimits;
-    use hone_ledger::UserChange;
-
-    use super::*;
-    use crate::http::testing::{Recorder, Stage};
-
-    #[tokio::test]
-    async fn a_sign_in_has_nobody_verified_anew_and_a_change_has_everybody() {
-        let stage = Stage::new(Recorder::Collects).await;
-        let (people, now_ms) = (&stage.http.people, stage.http.people.now_ms());
-        let ann = User {
-            name: "ann".to_owned(),
-            role: UserRole::User,
-            password: None,
-            disabled: false,
-            limits: RateLimits::default(),
-            keeper: None,
-            created_ms: now_ms,
-            signed_in_ms: None,
-        };
-        let entry = audit::entry(&Caller::stranger(), now_ms, ("test", "ann"), json!({}));
-        let change = async |change: PeopleChange| people.change(&change, &entry).await.unwrap();
-        change(PeopleChange::AddUser(ann.clone())).await;
-        let token = people.begin_session(ann.clone()).await.unwrap().token;
-        assert!(people.session(&token).await.unwrap().is_some());
-        let secret = secrets::digest(&token);
-        let is_known = || {
-            let recalled = locked(&people.memory).recall(&secret, now_ms);
-            matches!(recalled, Recall::Known(_))
-        };
-        assert!(is_known());
-        people.begin_session(ann).await.unwrap();
-        assert!(is_known());
-        let closed = UserChange {
-            disabled: Some(true),
-            ..UserChange::default()
-        };
-        change(PeopleChange::ChangeUser("ann".to_owned(), closed)).await;
-        assert!(!is_known());
-    }
+        && text != hone_domain::LOCAL_OWNER
 }
 
 #[cfg(test)]

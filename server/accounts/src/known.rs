@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use hone_domain::{Digest, Millis};
 use hone_ledger::Uses;
 
-use crate::http::guard::Caller;
+use crate::Caller;
 
 /// A verified key or sign-in.
 #[derive(Clone, Debug)]

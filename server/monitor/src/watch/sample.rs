@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{Reason, Scope, Stage};
+use hone_domain::{Loop, Reason, Scope, Stage};
 use hone_ledger::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
 use hone_runtime::RoomStatus;
 use hone_serve::{EngineStats, HistogramSnapshot};
 use serde_json::Value;
 
 use super::history::Values;
-use crate::config::Loop;
 
 /// Staleness beyond this is counted together.
 const STALENESS_SHOWN_MAX: u64 = 8;

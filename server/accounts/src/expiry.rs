@@ -3,7 +3,7 @@
 use hone_domain::Millis;
 
 /// Days from now on, from the command line.
-pub(super) fn days(text: &str) -> Result<u32, String> {
+pub fn days(text: &str) -> Result<u32, String> {
     let days = text.parse::<u32>().ok().filter(|days| *days > 0);
     days.ok_or_else(|| {
         "a key is good for a whole number of days, 1 or more; leave --days out for one that does \
@@ -40,24 +40,7 @@ pub fn check_rotated(
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-    use crate::people::command::KeyCommand;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(subcommand)]
-        _key: KeyCommand,
-    }
-
-    #[test]
-    fn the_command_line_makes_no_key_of_no_days() {
-        let line = |days| Line::try_parse_from(["hone", "add", "ann", "--days", days]);
-        let refused = line("0").unwrap_err().to_string();
-        assert!(refused.contains("leave --days out"), "{refused}");
-        assert!(line("1").is_ok());
-    }
 
     #[test]
     fn a_key_is_good_for_a_day_at_least() {

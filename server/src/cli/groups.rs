@@ -9,10 +9,12 @@ use hone_ledger::{
 };
 use serde_json::{Value, json};
 
-use super::command::{Desk, LimitArgs, Place, at_desk, at_old_desk, no_account, not_a_name, print};
-use super::{is_name, oidc};
-use crate::http::guard::LOCAL_OWNER;
+use super::accounts::{
+    Desk, LimitArgs, Place, at_desk, at_old_desk, no_account, not_a_name, print,
+};
 use crate::table::{Side, table};
+use hone_accounts::{is_name, oidc};
+use hone_domain::LOCAL_OWNER;
 
 /// Accounts of programs, which somebody keeps.
 #[derive(Debug, Subcommand)]

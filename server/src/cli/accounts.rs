@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use hone_domain::{Millis, RateLimits, UserRole};
+use hone_domain::{LOCAL_OWNER, Millis, RateLimits, UserRole};
 use hone_ledger::{
     ApiKey, AuditEntry, AuditQuery, Changed, Keeper, Ledger, People, PeopleChange, User, UserChange,
 };
@@ -14,10 +14,10 @@ use hone_runtime::{Clock, SystemClock};
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
-use super::secrets::{self, Cost};
-use super::{expiry, is_name, password_fault};
-use crate::config::{Config, PeopleConfig, Sources};
-use crate::http::guard::LOCAL_OWNER;
+use hone_accounts::secrets::{self, Cost};
+use hone_accounts::{PeopleConfig, expiry, is_name, password_fault};
+
+use crate::config::{Config, Sources};
 use crate::table::{Side::Left, table};
 
 /// Who acts in the audit log.
@@ -617,4 +617,25 @@ pub(crate) fn audit(command: AuditCommand) -> Result<ExitCode, String> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        _key: KeyCommand,
+    }
+
+    #[test]
+    fn the_command_line_makes_no_key_of_no_days() {
+        let line = |days| Line::try_parse_from(["hone", "add", "ann", "--days", days]);
+        let refused = line("0").unwrap_err().to_string();
+        assert!(refused.contains("leave --days out"), "{refused}");
+        assert!(line("1").is_ok());
+    }
 }

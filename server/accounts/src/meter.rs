@@ -8,9 +8,9 @@ use hone_domain::{Millis, RateLimits, RequestId};
 use hone_runtime::Clock;
 
 use super::locked;
+use crate::Caller;
+use crate::Error;
 use crate::config::LimitsConfig;
-use crate::http::error::ApiError;
-use crate::http::guard::Caller;
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 86_400_000;
@@ -212,7 +212,7 @@ impl Meters {
         self: &Arc<Self>,
         caller: &Caller,
         request: RequestId,
-    ) -> Result<Option<Ticket>, ApiError> {
+    ) -> Result<Option<Ticket>, Error> {
         let subjects = self.subjects(caller);
         if subjects.is_empty() {
             return Ok(None);
@@ -323,7 +323,7 @@ impl Row {
         }
     }
 
-    fn check(&mut self, subject: &Subject, now_ms: Millis) -> Result<(), ApiError> {
+    fn check(&mut self, subject: &Subject, now_ms: Millis) -> Result<(), Error> {
         let limits = subject.limits;
         self.fade(limits, now_ms);
         let streams = limits.streams_max.filter(|most| *most > 0);
@@ -374,13 +374,13 @@ impl Inner {
     }
 }
 
-fn limited(subject: &Subject, (what, most): (&str, u64), retry_after_ms: u64) -> ApiError {
+fn limited(subject: &Subject, (what, most): (&str, u64), retry_after_ms: u64) -> Error {
     let wait_s = retry_after_ms.div_ceil(1_000);
     let what = match what.split_once("s ") {
         Some((one, per)) if most == 1 => format!("{one} {per}"),
         _ => what.to_owned(),
     };
-    ApiError::Limited {
+    Error::Limited {
         code: "rate_limit_exceeded",
         message: format!(
             "rate limit reached for {}: {most} {what}; try again in {wait_s} s",
@@ -409,8 +409,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::Allowance;
     use crate::config::LimitSet;
-    use crate::http::guard::Allowance;
 
     const NONE: LimitSet = LimitSet {
         requests_per_minute: 0,
@@ -450,7 +450,7 @@ mod tests {
     fn wait(meters: &Arc<Meters>, caller: &Caller) -> Option<u64> {
         match meters.admit(caller, id(1)) {
             Ok(_) => None,
-            Err(ApiError::Limited { retry_after_ms, .. }) => Some(retry_after_ms),
+            Err(Error::Limited { retry_after_ms, .. }) => Some(retry_after_ms),
             Err(other) => panic!("{other}"),
         }
     }

@@ -29,7 +29,7 @@ impl Rig {
             attempts_max: TRIES,
             ..defaults("people")
         };
-        let outbound = Arc::new(Outbound::new(&crate::defaults::defaults("outbound")).unwrap());
+        let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
         let opened = Directory::open((Arc::new(store.unwrap()), clock.clone()), config, outbound);
         let people = opened.await.unwrap();
         for name in names {
@@ -76,8 +76,8 @@ impl Rig {
         let sent = (name, password.to_owned());
         match self.people.sign_in(from, sent).await {
             Ok(_) => "in",
-            Err(ApiError::Credentials { .. }) => "wrong",
-            Err(ApiError::Limited { .. }) => "wait",
+            Err(Error::Credentials { .. }) => "wrong",
+            Err(Error::Limited { .. }) => "wait",
             Err(error) => panic!("{error}"),
         }
     }
@@ -188,4 +188,39 @@ async fn one_address_does_not_try_name_after_name() {
     }
     assert_eq!(rig.tries(&from(n + 1), "bob", RIGHT).await, "wait");
     assert_eq!(rig.tries("2001:db8:1::1", "bob", RIGHT).await, "in");
+}
+
+#[tokio::test]
+async fn a_sign_in_has_nobody_verified_anew_and_a_change_has_everybody() {
+    let rig = Rig::new(&[]).await;
+    let (people, now_ms) = (&rig.people, rig.people.now_ms());
+    let ann = User {
+        name: "ann".to_owned(),
+        role: UserRole::User,
+        password: None,
+        disabled: false,
+        limits: RateLimits::default(),
+        keeper: None,
+        created_ms: now_ms,
+        signed_in_ms: None,
+    };
+    let entry = audit::entry(&Caller::stranger(), now_ms, ("test", "ann"), json!({}));
+    let change = async |change: PeopleChange| people.change(&change, &entry).await.unwrap();
+    change(PeopleChange::AddUser(ann.clone())).await;
+    let token = people.begin_session(ann.clone()).await.unwrap().token;
+    assert!(people.session(&token).await.unwrap().is_some());
+    let secret = secrets::digest(&token);
+    let is_known = || {
+        let recalled = locked(&people.memory).recall(&secret, now_ms);
+        matches!(recalled, Recall::Known(_))
+    };
+    assert!(is_known());
+    people.begin_session(ann).await.unwrap();
+    assert!(is_known());
+    let closed = UserChange {
+        disabled: Some(true),
+        ..UserChange::default()
+    };
+    change(PeopleChange::ChangeUser("ann".to_owned(), closed)).await;
+    assert!(!is_known());
 }

@@ -23,7 +23,11 @@ pub struct TelemetryConfig {
 }
 
 impl TelemetryConfig {
-    pub(super) fn validate(&self) -> Result<(), String> {
+    /// Whether the values fit together.
+    ///
+    /// # Errors
+    /// A sentence that names the key.
+    pub fn validate(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.sample_share) {
             return Err("telemetry.sample_share must be between 0 and 1".to_owned());
         }

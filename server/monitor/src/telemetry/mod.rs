@@ -6,6 +6,7 @@
 //! after the request; the span's id is made from the turn's id. So a verdict, minutes later, and the
 //! step that learned from the turn find it again: the ledger has all they need.
 
+mod config;
 mod ledger;
 mod send;
 
@@ -13,8 +14,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::http::HeaderMap;
 use hone_domain::{Ask, Millis, PolicyVersion, ServeError, StopReason, Turn, TurnId, TurnKind};
+use http::HeaderMap;
 use opentelemetry::metrics::{Histogram, MeterProvider as _};
 use opentelemetry::trace::{
     Link, Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _,
@@ -30,10 +31,9 @@ use opentelemetry_sdk::trace::{
 };
 use uuid::Uuid;
 
+pub use config::TelemetryConfig;
 pub use ledger::Traced;
 
-use crate::config::TelemetryConfig;
-use crate::door::{session_text, turn_text};
 use hone_net::outbound::Outbound;
 
 /// Where the endpoint is named if the configuration names none.
@@ -282,8 +282,8 @@ impl Telemetry {
             KeyValue::new("gen_ai.operation.name", "chat"),
             KeyValue::new("gen_ai.provider.name", "hone"),
             KeyValue::new("gen_ai.request.model", self.model.clone()),
-            KeyValue::new("gen_ai.response.id", turn_text(ask.turn)),
-            KeyValue::new("gen_ai.conversation.id", session_text(ask.context.session)),
+            KeyValue::new("gen_ai.response.id", ask.turn.prefixed()),
+            KeyValue::new("gen_ai.conversation.id", ask.context.session.prefixed()),
             KeyValue::new("gen_ai.request.max_tokens", i64::from(ask.stop.max_tokens)),
             KeyValue::new(
                 "gen_ai.request.temperature",
@@ -322,7 +322,7 @@ impl Telemetry {
         let mut attributes = vec![
             KeyValue::new("gen_ai.operation.name", "evaluate"),
             KeyValue::new("gen_ai.evaluation.name", "verdict"),
-            KeyValue::new("gen_ai.response.id", turn_text(judged.mark.turn)),
+            KeyValue::new("gen_ai.response.id", judged.mark.turn.prefixed()),
             KeyValue::new("hone.votes", count(judged.votes)),
         ];
         if let Some(score) = judged.score {
@@ -489,4 +489,35 @@ fn kind(error: &ServeError) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+    #[test]
+    fn what_is_no_trace_is_not_taken() {
+        let of = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", text.parse().unwrap());
+            parent(&headers)
+        };
+        assert!(of(&format!("00-{TRACE}-00f067aa0ba902b7-01")).is_some());
+        assert!(of(&format!("01-{TRACE}-00f067aa0ba902b7-00-more")).is_some());
+        let zeros = "0".repeat(32);
+        let rows = [
+            format!("ff-{TRACE}-00f067aa0ba902b7-01"),
+            format!("00-{zeros}-00f067aa0ba902b7-01"),
+            format!("00-{TRACE}-0000000000000000-01"),
+            format!("00-{}-00f067aa0ba902b7-01", TRACE.to_uppercase()),
+            format!("00-{{{TRACE}}}-00f067aa0ba902b7"),
+            "00".to_owned(),
+            "nonsense".to_owned(),
+        ];
+        for row in rows {
+            assert_eq!(of(&row), None, "{row}");
+        }
+        assert_eq!(parent(&HeaderMap::new()), None);
+    }
+}

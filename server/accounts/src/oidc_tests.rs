@@ -14,6 +14,7 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::json;
 
 use super::*;
+use crate::defaults::defaults;
 
 /// The modulus of an RSA key that was made for this test, and a token signed by it with RS256:
 /// issuer `https://id.example`, audience `hone`, subject `ann`, good until the year 2100.
@@ -112,7 +113,7 @@ impl Provider {
             refresh_ms: 3_600_000,
             refetch_ms: 60_000,
         };
-        let outbound = Arc::new(Outbound::new(&crate::defaults::defaults("outbound")).unwrap());
+        let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
         Self {
             keys,
             asked,

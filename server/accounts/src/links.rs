@@ -9,8 +9,9 @@ use serde_json::json;
 
 use super::secrets::{self, Cost};
 use super::{Directory, Signed, audit, locked, secret_error, store_error, too_many};
-use crate::http::error::ApiError;
-use crate::http::guard::{Allowance, Caller, LOCAL_OWNER, Via};
+use crate::Error;
+use crate::{Allowance, Caller, Via};
+use hone_domain::LOCAL_OWNER;
 
 /// A fresh invitation.
 #[derive(Clone, Debug)]
@@ -42,13 +43,13 @@ impl Directory {
         &self,
         caller: &Caller,
         wanted: (UserRole, Option<String>),
-    ) -> Result<Link, ApiError> {
+    ) -> Result<Link, Error> {
         self.invite_by(caller.owner.clone(), caller, wanted).await
     }
 
     /// Makes the link of the first start, for an admin. Nobody invites by it, and it is refused once
     /// there is an account.
-    pub async fn invite_first(&self) -> Result<Link, ApiError> {
+    pub async fn invite_first(&self) -> Result<Link, Error> {
         let host = Caller {
             owner: LOCAL_OWNER.to_owned(),
             role: UserRole::Admin,
@@ -63,7 +64,7 @@ impl Directory {
         by: String,
         caller: &Caller,
         (role, name): (UserRole, Option<String>),
-    ) -> Result<Link, ApiError> {
+    ) -> Result<Link, Error> {
         let token = secrets::new_token().map_err(|e| secret_error(&e))?;
         let now_ms = self.now_ms();
         let expires_ms = now_ms + self.config.invite_ms;
@@ -90,7 +91,7 @@ impl Directory {
         peer: IpAddr,
         guest: Guest,
         taken: impl Fn(&str) -> bool,
-    ) -> Result<Signed, ApiError> {
+    ) -> Result<Signed, Error> {
         let (now_ms, address) = (self.now_ms(), counted(peer));
         let wait_ms = locked(&self.addresses).wait_ms(&address, now_ms);
         if let Some(wait_ms) = wait_ms {
@@ -104,7 +105,10 @@ impl Directory {
             return Err(used_up());
         };
         if invite.name.as_ref().is_some_and(|name| *name != guest.name) {
-            return Err(ApiError::invalid("name", "this link is for another name"));
+            return Err(Error::Invalid {
+                param: "name",
+                message: "this link is for another name".to_owned(),
+            });
         }
         if invite.name.is_none() && taken(&guest.name) {
             return Err(name_taken(&guest.name));
@@ -140,15 +144,15 @@ impl Directory {
     }
 }
 
-fn used_up() -> ApiError {
-    ApiError::NotFound(
+fn used_up() -> Error {
+    Error::NotFound(
         "this link is not valid: it was used, or it is too old, or it was for the first account and there is one, or who made it may not invite any more; ask for another".to_owned(),
     )
 }
 
 /// Somebody has this name.
-pub fn name_taken(name: &str) -> ApiError {
-    ApiError::Conflict {
+pub fn name_taken(name: &str) -> Error {
+    Error::Conflict {
         code: "name_taken",
         message: format!("the name {name} is taken; choose another"),
     }

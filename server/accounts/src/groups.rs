@@ -8,7 +8,7 @@ use hone_domain::RateLimits;
 use hone_ledger::{Keeper, LedgerError, Team, User};
 
 use super::{Directory, locked};
-use crate::http::guard::Caller;
+use crate::Caller;
 
 /// The picture.
 #[derive(Clone, Debug, Default)]
