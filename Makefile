@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
+.PHONY: help check house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -33,7 +33,7 @@ web: web/dist/index.html ## build the page that the program shows (needs Node 20
 
 web/dist/index.html: web/node_modules/.ready $(shell find web/src web/index.html web/*.json web/*.ts web/*.mjs)
 	cd web && npm run --silent build
-	@touch $@ server/build.rs
+	@touch $@ server/api/build.rs
 
 web/node_modules/.ready: web/package-lock.json
 	@command -v npm >/dev/null || { echo "The page needs Node 20.19 or newer with npm (https://nodejs.org). Install them, then: make web"; exit 1; }
@@ -57,6 +57,9 @@ lint: ## formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
 
+check: ## format, lints, and the tests of what changed since BASE (main if absent) and of what depends on it
+	@python3 tests/check.py $(BASE)
+
 unit: ## all Rust tests
 	$(CARGO) test $(TESTED)
 
@@ -67,7 +70,7 @@ hub: ## models by id, against a hub on this machine
 	$(CARGO) test $(TESTED) --lib hub
 
 candle: ## the local judge, against the built-in engine and committed goldens
-	$(CARGO) test $(TESTED) --lib judging
+	$(CARGO) test $(TESTED) --lib local::tests
 
 # MUST_PUBLISH=--must-publish also asserts that a version was published from plain complaints.
 MUST_PUBLISH ?=

@@ -14,6 +14,7 @@ mod consent;
 mod fair;
 mod fate;
 mod ids;
+mod imports;
 pub mod invariants;
 pub mod lift;
 mod loops;
@@ -35,7 +36,9 @@ pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, Look, PendingTurn, SessionIndex,
     SessionIndexConfig, Trail, Transcript,
 };
-pub use blobs::{BlobError, BlobKey, Blobs};
+pub use blobs::{
+    ADAPTERS, BlobError, BlobKey, Blobs, LEARNERS, adapter_key, checkpoint_key, scope_hash,
+};
 pub use calendar::civil;
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
 pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit, collect};
@@ -44,6 +47,7 @@ pub use fate::{Fate, Reason, Stage};
 pub use ids::{
     BatchId, FeedbackId, ForgetId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
+pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
 pub use loops::Loop;
 pub use message::{Message, Role, ToolCall};
 pub use people::{LOCAL_OWNER, RateLimits, UserRole};

@@ -3,13 +3,25 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::net::IpAddr;
 
-use hone_domain::Millis;
+use hone_domain::{Digest, Millis};
+
+/// Where tries come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// An address.
+    Address(IpAddr),
+    /// A device on which that name signed in before.
+    Device(Digest),
+    /// A sign-in that lasts.
+    SignedIn,
+}
 
 /// Failed tries in a window of time, per whatever they are counted by. Holds a bounded number of
 /// rows; when it is full, rows whose window is over go, then the oldest.
 #[derive(Debug)]
-pub(super) struct Attempts<K> {
+pub(crate) struct Attempts<K> {
     tries_max: u32,
     window_ms: Millis,
     rows_max: usize,
@@ -18,7 +30,7 @@ pub(super) struct Attempts<K> {
 
 impl<K: Clone + Eq + Hash> Attempts<K> {
     /// Nobody has tried yet.
-    pub(super) fn new(tries_max: u32, window_ms: Millis, rows_max: usize) -> Self {
+    pub(crate) fn new(tries_max: u32, window_ms: Millis, rows_max: usize) -> Self {
         Self {
             tries_max,
             window_ms,
@@ -28,14 +40,14 @@ impl<K: Clone + Eq + Hash> Attempts<K> {
     }
 
     /// How long to wait before the next try; none if it may be now.
-    pub(super) fn wait_ms(&self, key: &K, now_ms: Millis) -> Option<u64> {
+    pub(crate) fn wait_ms(&self, key: &K, now_ms: Millis) -> Option<u64> {
         let (began_ms, tries) = self.rows.get(key)?;
         let left = began_ms + self.window_ms - now_ms;
         (*tries >= self.tries_max && left > 0).then(|| left.unsigned_abs())
     }
 
     /// Counts a try that is not known to be right. True for the one that fills the window.
-    pub(super) fn failed(&mut self, key: &K, now_ms: Millis) -> bool {
+    pub(crate) fn failed(&mut self, key: &K, now_ms: Millis) -> bool {
         if !self.rows.contains_key(key) && self.rows.len() >= self.rows_max {
             self.make_room(now_ms);
         }
@@ -48,14 +60,14 @@ impl<K: Clone + Eq + Hash> Attempts<K> {
     }
 
     /// Takes back a try that was counted before its secret was looked at.
-    pub(super) fn take_back(&mut self, key: &K) {
+    pub(crate) fn take_back(&mut self, key: &K) {
         if let Some(row) = self.rows.get_mut(key) {
             row.1 = row.1.saturating_sub(1);
         }
     }
 
     /// Forgets the failures: the secret was right.
-    pub(super) fn succeeded(&mut self, key: &K) {
+    pub(crate) fn succeeded(&mut self, key: &K) {
         self.rows.remove(key);
     }
 

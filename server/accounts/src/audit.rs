@@ -7,9 +7,9 @@ use hone_ledger::{AuditEntry, People};
 use hone_runtime::Clock;
 use serde_json::{Value, json};
 
-use super::store_error;
 use crate::Caller;
 use crate::Error;
+use crate::error::store_error;
 
 /// The audit log as handlers use it.
 pub struct Audit {

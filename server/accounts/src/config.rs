@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use hone_domain::{Millis, RateLimits, UserRole};
+use jsonwebtoken::Algorithm;
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
-use crate::oidc::algorithms;
 use hone_net::outbound::guard::is_localhost;
 
 /// Accounts, keys, sign-ins. Defaults stand in `configs/default.toml`.
@@ -107,6 +107,32 @@ impl OidcConfig {
         }
         Ok(())
     }
+}
+
+/// The algorithms of those names; an error names one that is not taken. Shared secrets never are.
+pub(crate) fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {
+    let known = [
+        ("RS256", Algorithm::RS256),
+        ("RS384", Algorithm::RS384),
+        ("RS512", Algorithm::RS512),
+        ("PS256", Algorithm::PS256),
+        ("PS384", Algorithm::PS384),
+        ("PS512", Algorithm::PS512),
+        ("ES256", Algorithm::ES256),
+        ("ES384", Algorithm::ES384),
+        ("EdDSA", Algorithm::EdDSA),
+    ];
+    let of = |name: &String| {
+        let found = known.iter().find(|(known, _)| known == name);
+        found.map(|(_, algorithm)| *algorithm).ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            format!(
+                "people.oidc.algorithms names {name:?}; it may name {}",
+                names.join(", ")
+            )
+        })
+    };
+    names.iter().map(of).collect()
 }
 
 /// Whether an address is this machine's.

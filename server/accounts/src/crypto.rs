@@ -13,7 +13,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
 };
 
 /// Makes this the process's way to check tokens. The second time changes nothing.
-pub(super) fn install() {
+pub(crate) fn install() {
     let _first = PROVIDER.install_default().is_ok();
 }
 

@@ -1,5 +1,9 @@
 //! What can go wrong with accounts, keys, sign-ins and limits.
 
+use hone_ledger::LedgerError;
+
+use crate::secrets;
+
 /// A refusal or a failure. Messages say what was wrong, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -51,4 +55,36 @@ pub enum Error {
     /// Something inside broke.
     #[error("{0}")]
     Internal(String),
+}
+
+/// A failure of the store as clients see it; the details are for the log.
+pub fn store_error(error: &LedgerError) -> Error {
+    tracing::error!(%error, "people could not be read or written");
+    Error::Unavailable {
+        code: "ledger_failed",
+        message: "the ledger could not be used; see the server's log".to_owned(),
+    }
+}
+
+pub(crate) fn secret_error(error: &secrets::SecretError) -> Error {
+    tracing::error!(%error, "a secret could not be made");
+    Error::Internal("a secret could not be made; see the server's log".to_owned())
+}
+
+pub(crate) fn too_many(wait_ms: u64) -> Error {
+    Error::Limited {
+        code: "too_many_attempts",
+        message: format!(
+            "too many failed attempts; wait {} s and try again",
+            wait_ms.div_ceil(1_000)
+        ),
+        retry_after_ms: wait_ms,
+    }
+}
+
+pub(crate) fn wrong_password() -> Error {
+    Error::Credentials {
+        code: "wrong_password",
+        message: "name or password is wrong".to_owned(),
+    }
 }

@@ -2,13 +2,9 @@
 //! process, taken anew with every change.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use hone_domain::RateLimits;
-use hone_ledger::{Keeper, LedgerError, Team, User};
-
-use super::{Directory, locked};
-use crate::Caller;
+use hone_ledger::{Keeper, Team, User};
 
 /// The picture.
 #[derive(Clone, Debug, Default)]
@@ -139,28 +135,6 @@ impl Groups {
             Some((name.to_owned(), circle.limits))
         });
         (keeper, team)
-    }
-}
-
-impl Directory {
-    /// Who belongs to whom at present.
-    pub fn groups(&self) -> Arc<Groups> {
-        locked(&self.groups).clone()
-    }
-
-    /// Takes the picture anew.
-    pub(super) async fn regroup(&self, users: &[User]) -> Result<(), LedgerError> {
-        let teams = self.store.teams().await?;
-        *locked(&self.groups) = Arc::new(Groups::of(users, &teams));
-        Ok(())
-    }
-
-    /// The caller with the limits of whom they belong to.
-    pub fn seated(&self, mut caller: Caller) -> Caller {
-        let (keeper, team) = self.groups().above(&caller.owner);
-        caller.allowance.keeper = keeper;
-        caller.allowance.team = team;
-        caller
     }
 }
 

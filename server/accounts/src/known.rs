@@ -10,19 +10,19 @@ use crate::Caller;
 
 /// A verified key or sign-in.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(crate) struct Known {
     /// Whose requests these are.
-    pub(super) caller: Caller,
+    pub(crate) caller: Caller,
     /// The key's public part; none for a sign-in.
-    pub(super) key: Option<String>,
+    pub(crate) key: Option<String>,
     /// From when on it is not valid any more, used or not.
-    pub(super) ends_ms: Millis,
+    pub(crate) ends_ms: Millis,
     /// How long it may go unused.
-    pub(super) idle_ms: Millis,
+    pub(crate) idle_ms: Millis,
     /// When it was last used.
-    pub(super) used_ms: Millis,
+    pub(crate) used_ms: Millis,
     /// Whether the store has that.
-    pub(super) noted: bool,
+    pub(crate) noted: bool,
 }
 
 /// Rows by the secret's digest, so many at most.
@@ -83,7 +83,7 @@ impl<T> Rows<T> {
 
 /// The memory. `revision` tells an answer that was looked up before a change from one after it.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     revision: u64,
     rows: Rows<Known>,
     wrong: Rows<Millis>,
@@ -93,7 +93,7 @@ pub(super) struct Memory {
 
 /// What the memory says.
 #[derive(Debug)]
-pub(super) enum Recall {
+pub(crate) enum Recall {
     /// It is valid.
     Known(Box<Caller>),
     /// It was found to be wrong a moment ago.
@@ -106,7 +106,7 @@ pub(super) enum Recall {
 const WRONG_MS: Millis = 10_000;
 
 impl Memory {
-    pub(super) fn new(rows_max: usize) -> Self {
+    pub(crate) fn new(rows_max: usize) -> Self {
         Self {
             revision: 0,
             rows: Rows::new(rows_max),
@@ -116,7 +116,7 @@ impl Memory {
     }
 
     /// Whose secret this is. Notes the use.
-    pub(super) fn recall(&mut self, secret: &Digest, now_ms: Millis) -> Recall {
+    pub(crate) fn recall(&mut self, secret: &Digest, now_ms: Millis) -> Recall {
         if let Some(known) = self.rows.get(secret) {
             if known.ends_ms > now_ms && known.used_ms + known.idle_ms > now_ms {
                 known.used_ms = now_ms;
@@ -133,7 +133,7 @@ impl Memory {
 
     /// Remembers an answer of the store, unless people changed since it was asked. A full memory
     /// forgets what was used the longest ago: the store knows it still.
-    pub(super) fn learn(&mut self, secret: Digest, asked: u64, found: Option<Known>, now: Millis) {
+    pub(crate) fn learn(&mut self, secret: Digest, asked: u64, found: Option<Known>, now: Millis) {
         if asked != self.revision {
             return;
         }
@@ -148,7 +148,7 @@ impl Memory {
     }
 
     /// Forgets everything: somebody changed.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.revision += 1;
         self.note_all();
         self.bound_uses();
@@ -157,7 +157,7 @@ impl Memory {
     }
 
     /// Uses that the store does not have yet.
-    pub(super) fn uses(&mut self) -> Uses {
+    pub(crate) fn uses(&mut self) -> Uses {
         self.note_all();
         std::mem::take(&mut self.uses)
     }

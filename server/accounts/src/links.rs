@@ -7,10 +7,12 @@ use hone_ledger::{Changed, Invite, PeopleChange, User};
 use hone_net::counted;
 use serde_json::json;
 
-use super::secrets::{self, Cost};
-use super::{Directory, Signed, audit, locked, secret_error, store_error, too_many};
 use crate::Error;
+use crate::error::{secret_error, store_error, too_many};
+use crate::lock::locked;
+use crate::secrets::{self, Cost};
 use crate::{Allowance, Caller, Via};
+use crate::{Directory, Signed, audit};
 use hone_domain::LOCAL_OWNER;
 
 /// A fresh invitation.

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use hone_domain::{Millis, RateLimits, RequestId};
 use hone_runtime::Clock;
 
-use super::locked;
 use crate::Caller;
 use crate::Error;
 use crate::config::LimitsConfig;
+use crate::lock::locked;
 
 const MINUTE_MS: u64 = 60_000;
 const DAY_MS: u64 = 86_400_000;

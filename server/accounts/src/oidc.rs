@@ -11,8 +11,9 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use reqwest::Url;
 use serde_json::{Map, Value};
 
-use super::{crypto, locked};
-use crate::config::OidcConfig;
+use crate::config::{OidcConfig, algorithms};
+use crate::crypto;
+use crate::lock::locked;
 use crate::{Allowance, Caller, Via};
 use hone_net::outbound::Outbound;
 
@@ -56,32 +57,6 @@ struct Keys {
 /// Whether a text has a token's form.
 pub fn looks_like_token(text: &str) -> bool {
     text.len() <= TOKEN_BYTES_MAX && text.split('.').count() == 3
-}
-
-/// The algorithms of those names; an error names one that is not taken. Shared secrets never are.
-pub fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, String> {
-    let known = [
-        ("RS256", Algorithm::RS256),
-        ("RS384", Algorithm::RS384),
-        ("RS512", Algorithm::RS512),
-        ("PS256", Algorithm::PS256),
-        ("PS384", Algorithm::PS384),
-        ("PS512", Algorithm::PS512),
-        ("ES256", Algorithm::ES256),
-        ("ES384", Algorithm::ES384),
-        ("EdDSA", Algorithm::EdDSA),
-    ];
-    let of = |name: &String| {
-        let found = known.iter().find(|(known, _)| known == name);
-        found.map(|(_, algorithm)| *algorithm).ok_or_else(|| {
-            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-            format!(
-                "people.oidc.algorithms names {name:?}; it may name {}",
-                names.join(", ")
-            )
-        })
-    };
-    names.iter().map(of).collect()
 }
 
 impl Tokens {

@@ -11,21 +11,11 @@ use hone_ledger::AuditEntry;
 use hone_net::counted;
 use serde_json::json;
 
-use super::{
-    Directory, Signed, is_name, locked, secrets, shown, store_error, too_many, wrong_password,
-};
-use crate::Error;
-
-/// Where tries come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
-    /// An address.
-    Address(IpAddr),
-    /// A device on which that name signed in before.
-    Device(Digest),
-    /// A sign-in that lasts.
-    SignedIn,
-}
+use crate::attempts::Place;
+use crate::error::{store_error, too_many, wrong_password};
+use crate::lock::locked;
+use crate::names::{is_name, shown};
+use crate::{Directory, Error, Signed, secrets};
 
 impl Directory {
     /// Checks name and password and signs in. `device` is the cookie that a sign-in before left.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use hone_ledger::Ledger;
 use hone_runtime::{Clock, Shutdown};
 
+use crate::alert::Severity;
 use crate::troubles::{Trouble, Troubles};
-use crate::watch::why::Severity;
 
 /// The trouble that is told.
 pub const LOST: &str = "ledger_lost";

@@ -3,6 +3,7 @@
 //!
 //! Never: HTTP, accounts, a change of what it looks at.
 
+pub mod alert;
 pub mod funnel;
 pub mod in_place;
 pub mod telemetry;

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hone_domain::Millis;
 use tokio::sync::Notify;
 
-use crate::watch::Since;
-use crate::watch::why::{Alert, Severity};
+use crate::alert::{Alert, Severity, Since};
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

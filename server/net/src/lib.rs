@@ -4,6 +4,7 @@
 
 mod config;
 mod connections;
+mod limits;
 pub mod listen;
 pub mod outbound;
 mod timed;

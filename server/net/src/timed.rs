@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::listen::ListenLimits;
+use crate::limits::ListenLimits;
 
 /// The requests of a connection: how many began, and how many of them are being answered.
 #[derive(Clone)]

@@ -20,6 +20,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+pub use crate::alert::Since;
 use crate::troubles::Troubles;
 pub use config::ConsoleConfig;
 use history::{History, Point, Values};
@@ -66,16 +67,6 @@ pub struct Sources {
     pub serving: Option<Arc<dyn Serving>>,
     /// Whether new completions are refused.
     pub is_draining: Arc<dyn Fn() -> bool + Send + Sync>,
-}
-
-/// An alert with the time since when it holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Since {
-    /// Since when, in milliseconds since the Unix epoch.
-    pub since_ms: i64,
-    /// The alert.
-    #[serde(flatten)]
-    pub alert: Alert,
 }
 
 /// A sample as followers get it.

@@ -6,14 +6,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use hone::config::{BindingConfig, Config, Sources};
-use hone::http::wire::content::{Reader, hide};
-use hone::http::wire::messages::parse_messages;
-use hone::http::wire::session::SessionFields;
+use hone::config::{Config, Sources};
+use hone_api_types::content::{Reader, hide};
+use hone_api_types::messages::parse_messages;
+use hone_api_types::session::SessionFields;
 use hone_domain::{
     BindRequest, Binding, Look, PendingTurn, Scope, SessionId, SessionIndex, SessionIndexConfig,
     TurnId, TurnKind,
 };
+use hone_inference::BindingConfig;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use super::Bench;
 use super::report::{Report, milli};
 use crate::conversations;
-use hone::judging;
 use hone_net::outbound::Outbound;
 use room::{Judged, Said, Voter};
 
@@ -114,7 +113,7 @@ async fn endpoint(bench: &Bench) -> Result<Option<Voter>, String> {
         return Ok(None);
     };
     let outbound = Arc::new(Outbound::new(&bench.config.outbound)?);
-    let completer = judging::voter(&model, &outbound, None).await?;
+    let completer = hone_judges::voter(&model, &outbound, None).await?;
     Ok(Some((model, completer)))
 }
 

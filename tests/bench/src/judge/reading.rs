@@ -15,10 +15,10 @@ use crate::Bench;
 use crate::bed::Bed;
 use crate::report::{Report, milli};
 use hone::config::ModelConfig;
-use hone::door::Language;
 use hone::hub::HubAccess;
-use hone::judging::{Busy, States};
 use hone::model;
+use hone_inference::Language;
+use hone_judges::{Busy, States};
 
 /// What was made of one reply.
 #[derive(Clone, Copy)]

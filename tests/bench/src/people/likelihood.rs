@@ -7,8 +7,8 @@ use hone_nn::score;
 use serde_json::{Map, json};
 
 use crate::Bench;
-use hone::door::Language;
 use hone::model::Builtin;
+use hone_inference::Language;
 
 /// Answers of a list that are scored; each costs a product with the whole vocabulary per token.
 const SCORED_MAX: usize = 16;
