@@ -19,6 +19,7 @@ mod export;
 mod forget;
 mod front;
 mod full;
+mod gate;
 mod hints;
 mod import;
 mod loops;

@@ -11,13 +11,13 @@ use hone_accounts::OidcConfig;
 use hone_accounts::oidc::Tokens;
 use hone_api::error::ApiError;
 use hone_api::sse;
-use hone_api_types::JsonObject;
 use hone_api_types::anthropic::MessagesRequest;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::messages::parse_messages;
 use hone_api_types::openai::ChatRequest;
 use hone_api_types::responses::{ResponsesRequest, Stored};
 use hone_api_types::tools::Offer;
+use hone_api_types::{JsonObject, RequestError};
 use hone_checkpoint::TensorFiles;
 use hone_checkpoint::{ModelConfig, TensorSource};
 use hone_domain::{CallStyle, Heard, Listener, Listening, Reasoning, Span};
@@ -68,10 +68,10 @@ fn refused(error: &ApiError) {
 /// Bodies of the three conversation APIs.
 pub fn chat_body(data: &[u8]) {
     let data = &data[..data.len().min(BYTES_MAX)];
-    let steps: [fn(JsonObject) -> Result<(), ApiError>; 3] = [chat, responses, messages];
+    let steps: [fn(JsonObject) -> Result<(), RequestError>; 3] = [chat, responses, messages];
     for step in steps {
         if let Err(error) = JsonObject::parse(data).and_then(step) {
-            refused(&error);
+            refused(&ApiError::from(error));
         }
     }
 }
@@ -82,7 +82,7 @@ fn binding() -> &'static BindingConfig {
     &CONFIG.binding
 }
 
-fn chat(object: JsonObject) -> Result<(), ApiError> {
+fn chat(object: JsonObject) -> Result<(), RequestError> {
     let (body, _) = ChatRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
@@ -101,7 +101,7 @@ fn chat(object: JsonObject) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn responses(object: JsonObject) -> Result<(), ApiError> {
+fn responses(object: JsonObject) -> Result<(), RequestError> {
     let (body, _) = ResponsesRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
@@ -113,7 +113,7 @@ fn responses(object: JsonObject) -> Result<(), ApiError> {
     body.shape_fields().shape().map(drop)
 }
 
-fn messages(object: JsonObject) -> Result<(), ApiError> {
+fn messages(object: JsonObject) -> Result<(), RequestError> {
     let (body, _) = MessagesRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use hone_domain::{Digest, Millis, UserRole};
@@ -22,7 +22,7 @@ use crate::known::{Known, Memory, Recall};
 use crate::lock::locked;
 use crate::oidc::Tokens;
 use crate::secrets::Cost;
-use crate::{Allowance, Caller, Error, PeopleConfig, Via, oidc, secrets};
+use crate::{Allowance, Caller, Error, PeopleConfig, Via, audit, oidc, secrets};
 
 /// Longest that somebody waits for others' secrets to be hashed.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,6 +4,7 @@
 //! whole of it in one value, so that tests run it in their own process on port 0.
 
 #[cfg(test)]
+#[allow(dead_code, reason = "the API tests use more of it")]
 #[path = "../../../tests/support/adapters.rs"]
 mod adapters;
 pub mod cli;

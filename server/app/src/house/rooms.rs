@@ -23,7 +23,7 @@ use hone_api::Http;
 use hone_inference::eraser::Eraser;
 use hone_inference::paired::PairedParts;
 use hone_judges::callback::HttpCaller;
-use hone_judges::{self, BaseParts, ReaderParts, States};
+use hone_judges::{BaseParts, ReaderParts, States};
 use hone_monitor::in_place;
 use hone_monitor::watch;
 use hone_net::tls::Tls;

@@ -18,7 +18,6 @@ use hone_runtime::{Board, Clock, LatestReader, Shutdown};
 use hone_serve::EngineStats;
 use serde::Serialize;
 use tokio::time::timeout;
-use utoipa::ToSchema;
 
 pub use crate::alert::Since;
 use crate::troubles::Troubles;
