@@ -41,8 +41,8 @@ use crate::nn_trainer::learners::Learners;
 use crate::objective::DistillForm;
 use crate::pack::PackedRow;
 use crate::progress::Phase;
-use crate::save::scope_hash;
 use crate::trainer::{Candidate, Parity, TrainError, TrainJob, Trainer, Wording};
+use hone_domain::scope_hash;
 
 pub use lessons::{hint_words, hinted_prompt};
 pub use reference::{Fact, Reference, generic_prompts};
