@@ -5,6 +5,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod apart;
 mod arrows;
 mod binding;
 mod calls;
@@ -22,8 +23,10 @@ mod full;
 mod hints;
 mod import;
 mod loops;
+mod no_space;
 mod phrases;
 mod program;
+mod remote;
 mod ring;
 mod schemas;
 mod sim;

@@ -20,7 +20,7 @@ use crate::eraser::Eraser;
 use crate::http::Http;
 use crate::http::tls::Tls;
 use crate::importer::{Base, Importer};
-use crate::in_place;
+use crate::in_place::InPlace;
 use crate::judging::{self, BaseParts, ReaderParts, States};
 use crate::memory;
 use crate::model::{self, Served};
@@ -220,12 +220,17 @@ pub(super) fn scrubbing(
     });
 }
 
-/// What notices that the ledger's files are gone.
+/// What notices that the ledger's files are gone, or that their disk is full.
 pub(super) fn in_place(commons: &Commons, rooms: &mut JoinSet<()>) {
-    let (name, ledger) = (("in_place", commons.board.clone()), commons.ledger.clone());
-    let told = (commons.troubles.clone(), commons.clock.clone());
+    let watched = Arc::new(InPlace {
+        ledger: commons.ledger.clone(),
+        folder: commons.config.store.folder().ok(),
+        troubles: commons.troubles.clone(),
+        clock: commons.clock.clone(),
+    });
+    let name = ("in_place", commons.board.clone());
     beside(name, commons.stops[0].signal(), rooms, move |stop| {
-        in_place::run(ledger.clone(), told.clone(), stop)
+        watched.clone().run(stop)
     });
 }
 

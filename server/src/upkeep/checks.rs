@@ -20,7 +20,7 @@ use crate::http::listen::check_private;
 use crate::outbound::{Call, Outbound};
 
 /// Less free space than this stops writing soon.
-const FREE_BYTES_MIN: u64 = 256 << 20;
+pub(crate) const FREE_BYTES_MIN: u64 = 256 << 20;
 /// Less than this is worth a warning.
 const FREE_BYTES_FEW: u64 = 2 << 30;
 /// A write to disk that takes longer slows every answer down.

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::people::command::{ACTOR, Place};
 
+pub(crate) use checks::FREE_BYTES_MIN;
 pub(crate) use doctor::{DoctorArgs, doctor};
 pub(crate) use export::{ExportCommand, export};
 
