@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -15,13 +16,13 @@ use serde_json::{Value, json};
 
 use crate::apart::Apart;
 use crate::chaos::{files_with, random, word};
-use crate::program::{Server, program_by, serving};
+use crate::program::{Server, program, program_by, serving};
 
 /// Room for a model that learns for a minute.
 const DISK_MIB: usize = 48;
 const PEOPLE: u64 = 3;
 /// Answers that are told to be not kept before a full disk gets room again.
-const NOT_KEPT: u64 = 12;
+const NOT_KEPT: u64 = 5;
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Quick steps, and an admin at this machine.
@@ -371,4 +372,60 @@ async fn a_disk_that_fills_up_under_load_loses_nothing_and_goes_on_with_room() {
         kept.as_millis()
     );
     drop(guard);
+}
+
+/// Runs SQL in the ledger of a stopped server.
+fn in_ledger(data: &Path, sql: &str) {
+    let script = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).executescript(sys.argv[2])";
+    let done = Command::new("python3")
+        .args(["-c", script, data.join("ledger.db").to_str().unwrap(), sql])
+        .status();
+    assert!(done.unwrap().success());
+}
+
+/// What a client was told not to be kept needs a write at the start; without room for it the start goes on, and
+/// with room nothing is learned from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_without_room_settles_later_what_was_told_not_to_be_kept() {
+    let (_guard, data) = temporary().unwrap();
+    let null = |bytes_max| {
+        let store = format!("[store]\ndatabase_bytes_max = {bytes_max}\n");
+        let arguments = serving(&data, &format!("[model]\nengine = \"null\"\n{store}"));
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        Server::start(program(&words)).unwrap()
+    };
+    let asks = async |server: &Server| {
+        let mut body = ask("Hello!", 1);
+        body["model"] = json!("hone-null");
+        let chat = format!("{}/v1/chat/completions", server.url);
+        let reply = done(&client().unwrap(), chat, body).await.unwrap().unwrap();
+        (reply["hone"]["turn_id"].as_str().unwrap().to_owned(), reply)
+    };
+    let server = null(0);
+    let (turn, reply) = asks(&server).await;
+    assert_eq!(reply["hone"]["collected"], true, "{reply}");
+    server.stop();
+    let late = hone_ledger::LateTurns::open(&data).unwrap();
+    late.note(turn.parse().unwrap()).unwrap();
+    // Whoever changes a turn needs more room than there is.
+    in_ledger(
+        &data,
+        "create table filler (bytes blob); create trigger fills before update on turns begin \
+         insert into filler values (zeroblob(8000000)); end; pragma wal_checkpoint(truncate)",
+    );
+    let bytes = std::fs::metadata(data.join("ledger.db")).unwrap().len();
+    let server = null(bytes.max(2 << 20));
+    let (_, reply) = asks(&server).await;
+    let path = format!("/v1/turns/{turn}");
+    let seen = get(&client().unwrap(), &server.url, &path).await.unwrap();
+    assert_eq!(
+        seen["fate"]["stage"], "awaiting_next_state",
+        "{seen} {reply}"
+    );
+    server.stop();
+    in_ledger(&data, "drop trigger fills; drop table filler");
+    let server = null(0);
+    let seen = get(&client().unwrap(), &server.url, &path).await.unwrap();
+    assert_eq!(seen["fate"]["reason"], "late_receipt", "{seen}");
+    server.stop();
 }

@@ -29,8 +29,8 @@ impl Carry {
         self.restored.wait().await;
     }
 
-    /// Takes over turns that an earlier process left unsettled. The next run settles them before anything
-    /// else; when it has, [`Self::restored`] is told.
+    /// Takes over turns that an earlier process left unsettled: the next run settles them before it writes
+    /// anything.
     pub fn inherit(&self, turns: impl IntoIterator<Item = TurnId>) {
         self.carried().orphaned.extend(turns);
     }

@@ -7,7 +7,7 @@ use hone_collect::{Carry, SharedIndex};
 use hone_domain::{Blobs, Consents, Policies, SessionIndex};
 use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, People, Personal, Versions};
 use hone_ledger_sql::SqliteLedger;
-use hone_runtime::{Board, Clock, Ids, Latest, Shutdown, ShutdownTrigger, SystemClock, SystemIds};
+use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
 
 use crate::config::{Config, Loop};
 use crate::learning::{Lessons, Rules};
@@ -41,8 +41,6 @@ pub(super) struct Commons {
     pub(super) index: SharedIndex,
     /// What collect keeps over its restarts.
     pub(super) carry: Carry,
-    /// What judge and train wait for.
-    pub(super) settled: Settled,
     pub(super) board: Board,
     /// What is known to be wrong.
     pub(super) troubles: Troubles,
@@ -50,21 +48,6 @@ pub(super) struct Commons {
     pub(super) ids: Arc<dyn Ids>,
     /// Stops judge and train, then collect.
     pub(super) stops: [ShutdownTrigger; 2],
-}
-
-/// The turns that an earlier process left are settled, or collect has yet to do it.
-#[derive(Clone)]
-pub(super) struct Settled(Option<Carry>);
-
-impl Settled {
-    /// Waits until they are, or for the shutdown.
-    pub(super) async fn wait(self, shutdown: Shutdown) {
-        let Some(carry) = self.0 else { return };
-        tokio::select! {
-            () = carry.restored() => {}
-            () = shutdown.wait() => {}
-        }
-    }
 }
 
 impl Commons {
@@ -87,17 +70,17 @@ async fn settle_late(
     (late, ledger): (&LateTurns, &SqliteLedger),
     collects: bool,
     carry: &Carry,
-) -> Result<Settled, String> {
+) -> Result<(), String> {
     match late.settle(ledger).await {
-        Ok(_) => Ok(Settled(None)),
+        Ok(_) => Ok(()),
         Err(LedgerError::Failed(error)) if collects => {
             tracing::warn!(
                 error,
-                "answers that were told not to be kept are settled later; nothing is judged before"
+                "answers that were told not to be kept are settled later, before anything follows them"
             );
             let turns = late.all().map_err(|error| error.to_string())?;
             carry.inherit(turns);
-            Ok(Settled(Some(carry.clone())))
+            Ok(())
         }
         Err(error) => Err(error.to_string()),
     }
@@ -112,7 +95,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let late = LateTurns::open(&folder)
         .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
     let carry = Carry::default();
-    let settled = settle_late((&late, &ledger), config.runs(Loop::Collect), &carry).await?;
+    settle_late((&late, &ledger), config.runs(Loop::Collect), &carry).await?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;
@@ -140,7 +123,6 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         meters: Arc::new(Meters::new(config.limits, clock.clone())),
         index: Arc::new(Mutex::new(index)),
         carry,
-        settled,
         config: config.clone(),
         ledger: ledger.clone(),
         late: Arc::new(late),

@@ -323,23 +323,18 @@ pub(super) async fn judge(
     };
     let shutdown = commons.stops[0].signal();
     let (name, board) = (Loop::Judge.name(), commons.board.clone());
-    let settled = commons.settled.clone();
     rooms.spawn(supervise(
         (name, board),
         BACKOFF,
         shutdown.clone(),
         move || {
-            let settled = settled.clone().wait(shutdown.clone());
             let run = hone_judge::run(
                 ctx.clone(),
                 inbox.clone(),
                 to_train.clone(),
                 shutdown.clone(),
             );
-            async {
-                settled.await;
-                run.await.map_err(|error| error.to_string())
-            }
+            async { run.await.map_err(|error| error.to_string()) }
         },
     ));
     Ok(())
@@ -409,18 +404,13 @@ pub(super) fn train(
     };
     let shutdown = commons.stops[0].signal();
     let (name, board) = (Loop::Train.name(), commons.board.clone());
-    let settled = commons.settled.clone();
     rooms.spawn(supervise(
         (name, board),
         BACKOFF,
         shutdown.clone(),
         move || {
-            let settled = settled.clone().wait(shutdown.clone());
             let run = hone_train::run(ctx.clone(), inbox.clone(), shutdown.clone());
-            async {
-                settled.await;
-                run.await.map_err(|error| error.to_string())
-            }
+            async { run.await.map_err(|error| error.to_string()) }
         },
     ));
     Ok(())
