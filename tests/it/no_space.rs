@@ -388,20 +388,19 @@ fn in_ledger(data: &Path, sql: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_without_room_settles_later_what_was_told_not_to_be_kept() {
     let (_guard, data) = temporary().unwrap();
-    let null = |bytes_max| {
+    let serve = |bytes_max| {
         let store = format!("[store]\ndatabase_bytes_max = {bytes_max}\n");
-        let arguments = serving(&data, &format!("[model]\nengine = \"null\"\n{store}"));
+        let arguments = serving(&data, &store);
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         Server::start(program(&words)).unwrap()
     };
     let asks = async |server: &Server| {
-        let mut body = ask("Hello!", 1);
-        body["model"] = json!("hone-null");
         let chat = format!("{}/v1/chat/completions", server.url);
-        let reply = done(&client().unwrap(), chat, body).await.unwrap().unwrap();
+        let reply = done(&client().unwrap(), chat, ask("Hello!", 1)).await;
+        let reply = reply.unwrap().unwrap();
         (reply["hone"]["turn_id"].as_str().unwrap().to_owned(), reply)
     };
-    let server = null(0);
+    let server = serve(0);
     let (turn, reply) = asks(&server).await;
     assert_eq!(reply["hone"]["collected"], true, "{reply}");
     server.stop();
@@ -414,7 +413,7 @@ async fn a_start_without_room_settles_later_what_was_told_not_to_be_kept() {
          insert into filler values (zeroblob(8000000)); end; pragma wal_checkpoint(truncate)",
     );
     let bytes = std::fs::metadata(data.join("ledger.db")).unwrap().len();
-    let server = null(bytes.max(2 << 20));
+    let server = serve(bytes.max(2 << 20));
     let (_, reply) = asks(&server).await;
     let path = format!("/v1/turns/{turn}");
     let seen = get(&client().unwrap(), &server.url, &path).await.unwrap();
@@ -424,7 +423,7 @@ async fn a_start_without_room_settles_later_what_was_told_not_to_be_kept() {
     );
     server.stop();
     in_ledger(&data, "drop trigger fills; drop table filler");
-    let server = null(0);
+    let server = serve(0);
     let seen = get(&client().unwrap(), &server.url, &path).await.unwrap();
     assert_eq!(seen["fate"]["reason"], "late_receipt", "{seen}");
     server.stop();
