@@ -247,27 +247,34 @@ impl Checking {
             Ends::Fail => (Outcome::Bad, -1.0, "a test fails"),
         };
         let Some(pay) = bench.buckets.pay(&bucket, bench.pay) else {
-            let why =
-                format!("argues that {what}, but arguments of {bucket} turned out wrong too often");
+            let why = match bench.buckets.is_audited(&bucket, bench.pay) {
+                true => "turned out wrong too often",
+                false => "were not executed often enough to be worth anything",
+            };
+            let why = format!("argues that {what}, but arguments of {bucket} {why}");
             self.findings.push(vote((Outcome::Abstain, why)));
             // Only what is executed can show that the next ones are better.
-            return self.audit((&check, &bucket, ends), bench.pay);
+            return self.audit((&check, &bucket, ends), bench);
         };
         let mut found = vote((
             outcome,
             format!("argues soundly that {what}; {bucket} pays {pay:.2}"),
         ));
         found.score = Some((sign * pay) as f32);
+        found.is_argued = true;
         self.findings.push(found);
-        self.audit((&check, &bucket, ends), bench.pay)
+        self.audit((&check, &bucket, ends), bench)
     }
 
-    /// Draws whether what a certificate says is executed as well.
-    fn audit(&mut self, (check, bucket, says): (&Check, &str, Ends), pay: &PayConfig) -> bool {
-        let Some(execute) = &pay.execute else {
+    /// Draws whether what a certificate says is executed as well. Until it is known what such
+    /// certificates are worth, each is.
+    fn audit(&mut self, (check, bucket, says): (&Check, &str, Ends), bench: &Bench<'_>) -> bool {
+        let Some(execute) = &bench.pay.execute else {
             return false;
         };
-        if !is_audited(self.claimed.transition.id, pay.audit_share) {
+        if bench.buckets.is_audited(bucket, bench.pay)
+            && !is_audited(self.claimed.transition.id, bench.pay.audit_share)
+        {
             return false;
         }
         let mut body = verify::call_body(&check.name, &self.claimed);

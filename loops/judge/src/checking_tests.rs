@@ -258,8 +258,10 @@ fn a_sound_certificate_is_paid_as_measured_and_a_broken_one_is_not() {
         let told = verdict(&effects).cloned();
         (told, effects.iter().any(|e| matches!(e, Effect::Ask(_))))
     };
-    let (told, _) = judge(&words, Vec::new());
-    assert_eq!(told.unwrap().score, Some(0.5), "nothing is known yet");
+    for counts in [Vec::new(), vec![count(19, 19)]] {
+        let (told, asked) = judge(&words, counts);
+        assert!(told.is_none() && asked, "too little is known yet");
+    }
     let (told, _) = judge(&words, vec![count(97, 98)]);
     let told = told.unwrap();
     assert_eq!(
@@ -292,7 +294,12 @@ fn with_execution() -> Config {
 fn a_share_is_executed_and_the_fact_decides() {
     let config = with_execution();
     let (one, words) = proposal(passing(), 1);
-    let mut judge = room(config);
+    let count = AuditCount {
+        bucket: "test-judge/py/small/one-file".to_owned(),
+        agreed: 29,
+        executed: 29,
+    };
+    let mut judge = room(config).with_buckets(Buckets::new([count]));
     let effects = arrive(&mut judge, one);
     let effects = end(&mut judge, effects, Ok(Done::Words(words.as_str().into())));
     assert!(verdict(&effects).is_none());
@@ -312,7 +319,7 @@ fn a_share_is_executed_and_the_fact_decides() {
     let effects = arrive(&mut judge, one);
     let effects = end(&mut judge, effects, Ok(Done::Words(words.as_str().into())));
     let effects = end(&mut judge, effects, Err("no answer".to_owned()));
-    assert_eq!(verdict(&effects).unwrap().score, Some(1.0 / 3.0));
+    assert_eq!(verdict(&effects).unwrap().score, Some(30.0 / 32.0));
 }
 
 #[test]
@@ -356,7 +363,21 @@ fn the_executed_share_is_what_is_configured() {
             }),
             ..PayConfig::default()
         };
-        checking.audit((&callback(), "b", Ends::Pass), &pay)
+        let counts = [AuditCount {
+            bucket: "b".to_owned(),
+            agreed: pay.audits_min,
+            executed: pay.audits_min,
+        }];
+        let mut bench = |bucket| {
+            let bench = Bench {
+                model: None,
+                pay: &pay,
+                buckets: &mut Buckets::new(counts.clone()),
+            };
+            checking.audit((&callback(), bucket, Ends::Pass), &bench)
+        };
+        assert!(bench("of which little is known"));
+        bench("b")
     });
     // Four standard deviations around 3 % of 4,000.
     let count = drawn.count() as f64;

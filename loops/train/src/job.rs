@@ -120,6 +120,7 @@ impl Job {
     pub(crate) fn measured(&mut self, candidate: &Candidate) {
         self.report["step"] = json!(candidate.numbers);
         self.report["parity"] = json!(candidate.parity);
+        self.report["wishes"] = json!(candidate.wishes);
         self.gate["measured"] = json!(candidate.measured);
         self.gate["held_out"] = json!(gate::interval(&candidate.measured.differences));
     }

@@ -83,7 +83,7 @@ pub use retold::{FirstTry, Retold};
 pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
 pub use share::{Pacer, Reading, ShareLimits, ShareTotals};
 pub use state::Train;
-pub use trainer::{Candidate, Judged, Lesson, Parity, TrainError, TrainJob, Trainer, Wording};
+pub use trainer::{Candidate, Judged, Lesson, Parity, TrainError, TrainJob, Trainer, WishTurns, Wording};
 pub use watch::{
     Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
 };

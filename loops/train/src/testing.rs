@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::gate::Measured;
 use crate::probe::ProbeSummary;
-use crate::trainer::{Candidate, Parity};
+use crate::trainer::{Candidate, Parity, WishTurns};
 
 /// A turn of session 0, sampled by the base model, whose log-probs are all different.
 pub(crate) fn turn(number: u8, prompt: &[Token], completion: &[Token]) -> Turn {
@@ -121,5 +121,6 @@ pub(crate) fn candidate(number: u8) -> Candidate {
             tokens: 4,
             ..Parity::default()
         },
+        wishes: WishTurns::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{BatchId, Digest, Message, Policy, Scope, Token, TransitionId, Turn};
+use hone_domain::{BatchId, Digest, Message, Policy, Scope, Token, TransitionId, Turn, TurnId};
 use serde::Serialize;
 
 use crate::credit::Method;
@@ -144,6 +144,18 @@ pub struct Candidate {
     pub numbers: BTreeMap<&'static str, f64>,
     /// Recomputed against recorded log-probs.
     pub parity: Parity,
+    /// Which wishes it follows.
+    pub wishes: WishTurns,
+}
+
+/// Whose words a candidate follows, by the turns that they are about: the words themselves stand with the
+/// turns alone, so that they go with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WishTurns {
+    /// What is followed, the newest wish first.
+    pub followed: Vec<TurnId>,
+    /// What a newer wish contradicts.
+    pub replaced: Vec<TurnId>,
 }
 
 /// Promise 4 measured: at the version that sampled them, tokens have the recorded log-prob.

@@ -162,6 +162,8 @@ export interface Learned {
   trained: number
   versions: LearnedVersion[]
   waiting: Record<string, number>
+  /** What the newest version follows, and then what a newer wish replaced. */
+  wishes: { turn_id: string; words: string; followed: boolean }[]
 }
 
 export interface LearnedVersion {

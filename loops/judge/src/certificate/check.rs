@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use hone_domain::{SourceFile, TestPlace};
 
-use super::follow::{Placed, Sources, defined, follow};
+use super::follow::{Placed, Sources, defined, follow, reassigned};
 use super::{Certificate, Changed, Ends, Premise, Version};
 
 /// Most premises, and most steps of all traces together.
@@ -18,6 +18,8 @@ struct Lines<'a> {
     before: HashMap<&'a str, Vec<&'a str>>,
     after: HashMap<&'a str, Vec<&'a str>>,
     defined: HashSet<&'a str>,
+    /// Places that give a name a meaning.
+    meanings: HashMap<&'a str, usize>,
 }
 
 impl<'a> Lines<'a> {
@@ -26,11 +28,16 @@ impl<'a> Lines<'a> {
             let file = |file: &'a SourceFile| (file.path.as_str(), file.text.lines().collect());
             files.iter().map(file).collect()
         };
-        let lines = changed.after.iter().flat_map(|file| file.text.lines());
+        let lines = || changed.after.iter().flat_map(|file| file.text.lines());
+        let mut meanings = HashMap::new();
+        for name in lines().filter_map(|line| defined(line).or_else(|| reassigned(line))) {
+            *meanings.entry(name).or_default() += 1;
+        }
         Self {
             before: of(&changed.before),
             after: of(&changed.after),
-            defined: lines.filter_map(defined).collect(),
+            defined: lines().filter_map(defined).collect(),
+            meanings,
         }
     }
 
@@ -45,6 +52,10 @@ impl<'a> Lines<'a> {
 impl Sources for Lines<'_> {
     fn lines(&self, file: &str) -> Option<&[&str]> {
         self.after.get(file).map(Vec::as_slice)
+    }
+
+    fn meanings(&self, name: &str) -> usize {
+        self.meanings.get(name).copied().unwrap_or_default()
     }
 
     fn defines(&self, name: &str) -> bool {

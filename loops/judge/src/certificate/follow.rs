@@ -19,6 +19,9 @@ pub(super) trait Sources {
     /// All lines of a file; none where there is no such file.
     fn lines(&self, file: &str) -> Option<&[&str]>;
 
+    /// How many places give this name a meaning: functions of that name, and assignments to it.
+    fn meanings(&self, name: &str) -> usize;
+
     /// Whether some file defines a function of this name.
     fn defines(&self, name: &str) -> bool;
 }
@@ -93,7 +96,7 @@ impl<'a, S: Sources> Walk<'a, S> {
             Via::Next => self.next(placed),
             Via::Call => self.call(placed, text),
             Via::Return => self.back(placed),
-            Via::Loop => self.again(placed, text),
+            Via::Loop => Err(not_computed(text)),
         }?;
         self.run(placed, text)
     }
@@ -107,6 +110,10 @@ impl<'a, S: Sources> Walk<'a, S> {
         let name = defined(text).ok_or("the line defines no function")?;
         if self.frames.len() >= 64 {
             return Err("the calls are nested too deeply".to_owned());
+        }
+        let above = self.text(placed.file, placed.line.saturating_sub(1));
+        if above.trim_start().starts_with('@') {
+            return Err(not_computed(above));
         }
         self.frames.push(Frame {
             file: placed.file,
@@ -135,10 +142,21 @@ impl<'a, S: Sources> Walk<'a, S> {
         if returned(from).is_some() {
             return Err("the line before returns".to_owned());
         }
+        if is_else(target) && !(condition(from).is_some() && indent(from) == indent(target)) {
+            return Err("it enters another branch".to_owned());
+        }
         for line in top.line + 1..=placed.line {
             let text = self.text(top.file, line);
             if is_blank(text) {
                 continue;
+            }
+            let is_its_else = is_else(text) && indent(text) == indent(from);
+            if is_its_else
+                && line < placed.line
+                && condition(from).is_some()
+                && indent(target) <= indent(from)
+            {
+                return Err(format!("line {line} would be looked at before it"));
             }
             if indent(text) <= indent(start) && line != top.start {
                 return Err("the function ends before that line".to_owned());
@@ -148,9 +166,8 @@ impl<'a, S: Sources> Walk<'a, S> {
                 return Err(format!("line {line} would run before it"));
             }
         }
-        if let Some(condition) = condition(from)
-            && let Some(truth) = value(condition, &top.known)
-        {
+        if let Some(condition) = condition(from) {
+            let truth = value(condition, &top.known).ok_or_else(|| not_computed(condition))?;
             let went_in = indent(target) > indent(from);
             if went_in != (truth != 0) {
                 return Err("the condition before goes the other way".to_owned());
@@ -184,6 +201,12 @@ impl<'a, S: Sources> Walk<'a, S> {
         let from = self.text(top.file, top.line);
         let given =
             call_of(from, name).ok_or_else(|| format!("the line before does not call {name}"))?;
+        if self.sources.meanings(name) != 1 {
+            return Err(format!("{name} may mean several things"));
+        }
+        if calls(from).iter().filter(|called| **called == name).count() != 1 {
+            return Err(format!("the line before calls {name} more than once"));
+        }
         let mut known = Known::default();
         let parameters = call_of(text, name).map(arguments).unwrap_or_default();
         for (parameter, argument) in parameters.iter().zip(arguments(given)) {
@@ -192,9 +215,8 @@ impl<'a, S: Sources> Walk<'a, S> {
                 .next()
                 .unwrap_or_default()
                 .trim();
-            if let Some(value) = value(argument, &top.known) {
-                known.names.insert(parameter.to_owned(), value);
-            }
+            let value = value(argument, &top.known).ok_or_else(|| not_computed(argument))?;
+            known.names.insert(parameter.to_owned(), value);
         }
         self.begin(placed, text, known)
     }
@@ -204,10 +226,11 @@ impl<'a, S: Sources> Walk<'a, S> {
         let done = self.frames.pop().ok_or("it is in no function")?;
         self.left_nothing_open(&done)?;
         let last = self.text(done.file, done.line);
-        let given = returned(last).map(|expression| value(expression, &done.known));
-        if given.is_none() && !self.is_last(&done) {
+        if returned(last).is_none() && !self.is_last(&done) {
             return Err("the function goes on after the line before".to_owned());
         }
+        let expression = returned(last).or_else(|| tail(done.file, last));
+        let given = expression.map(|expression| value(expression, &done.known));
         let top = self.frames.last().ok_or("nothing called this function")?;
         if (top.file, top.line) != (placed.file, placed.line) {
             return Err("it does not go back to the line that called".to_owned());
@@ -216,67 +239,50 @@ impl<'a, S: Sources> Walk<'a, S> {
         Ok(())
     }
 
-    /// Back up to a loop's head in the same function.
-    fn again(&mut self, placed: &Placed<'a>, text: &str) -> Result<(), String> {
-        if let Some(top) = self.frames.last() {
-            self.left_nothing_open(top)?;
-        }
-        let top = self.top()?;
-        let inside = placed.file == top.file && (top.start..=top.line).contains(&placed.line);
-        let head = text.trim_start();
-        if !inside
-            || !["for ", "while ", "loop"]
-                .iter()
-                .any(|word| head.starts_with(word))
-        {
-            return Err("there is no loop whose head that line is".to_owned());
-        }
-        top.move_to(placed.line);
-        Ok(())
-    }
-
     /// What the line does, against what the step claims of it.
     fn run(&mut self, placed: &Placed<'a>, text: &str) -> Result<(), String> {
         let given_back = self.given_back.take();
+        let is_start = self.top()?.start == placed.line;
+        if !is_start && !is_modelled(placed.file, text) {
+            return Err(not_computed(text));
+        }
         let top = self.top()?;
         if let Some((name, given)) = given_back {
             top.came_back.push(name.clone());
-            let given = given.or_else(|| placed.step.binds.get(&name).copied());
-            if let Some(given) = given {
-                top.known.returned.insert(name, given);
+            match given {
+                Some(given) => drop(top.known.returned.insert(name, given)),
+                None => drop(top.known.returned.remove(&name)),
             }
         }
-        if let Some((name, expression)) = assigned(text) {
-            let computed = value(expression, &top.known);
-            let claimed = placed.step.binds.get(name).copied();
-            agree(name, claimed, computed)?;
-            match computed.or(claimed) {
+        if !is_start && let Some((name, expression)) = assigned(text) {
+            match value(&expression, &top.known) {
                 Some(value) => drop(top.known.names.insert(name.to_owned(), value)),
                 None => drop(top.known.names.remove(name)),
             }
         }
-        if let Some(expression) = returned(text) {
-            let claimed = placed.step.binds.get("return").copied();
-            agree("return", claimed, value(expression, &top.known))?;
-        }
         for (name, claimed) in &placed.step.binds {
-            let is_known =
-                top.known.names.contains_key(name) || top.known.returned.contains_key(name);
-            if name != "return" && is_known {
-                let known = top.known.names.get(name).or(top.known.returned.get(name));
-                agree(name, Some(*claimed), known.copied())?;
-            }
+            let computed = match name.as_str() {
+                "return" => returned(text)
+                    .or_else(|| tail(placed.file, text))
+                    .and_then(|expression| value(expression, &top.known)),
+                name => {
+                    let names = top.known.names.get(name);
+                    names.or(top.known.returned.get(name)).copied()
+                }
+            };
+            agree(name, *claimed, computed)?;
         }
         match (asserted(text), placed.step.holds) {
             (None, None) => Ok(()),
             (None, Some(_)) => Err("the line asserts nothing".to_owned()),
-            (Some(_), None) => {
-                // A call on the way to the assertion's value comes back to it.
-                Ok(())
-            }
+            // A call on the way to the assertion's value comes back to it.
+            (Some(_), None) => Ok(()),
             (Some(assertion), Some(holds)) => {
-                let computed = truth(&assertion, &top.known);
-                agree("the assertion", Some(i64::from(holds)), computed)?;
+                agree(
+                    "the assertion",
+                    i64::from(holds),
+                    truth(&assertion, &top.known),
+                )?;
                 top.told = true;
                 self.failed = !holds;
                 Ok(())
@@ -333,13 +339,46 @@ fn calls(line: &str) -> Vec<&str> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-fn agree(name: &str, claimed: Option<i64>, computed: Option<i64>) -> Result<(), String> {
-    match (claimed, computed) {
-        (Some(claimed), Some(computed)) if claimed != computed => {
-            Err(format!("{name} is {computed} and not {claimed}"))
-        }
-        _ => Ok(()),
+/// Whether a claimed value is the computed one. What cannot be computed is not believed.
+fn agree(name: &str, claimed: i64, computed: Option<i64>) -> Result<(), String> {
+    match computed {
+        Some(computed) if computed == claimed => Ok(()),
+        Some(computed) => Err(format!("{name} is {computed} and not {claimed}")),
+        None => Err(not_computed(name)),
     }
+}
+
+fn not_computed(what: &str) -> String {
+    format!("{:?} is not something that is computed here", what.trim())
+}
+
+/// Whether all that a line does is computed here: it assigns whole numbers to a plain name, branches,
+/// returns, asserts, calls a function, or is the last value of a function. Loops, several targets,
+/// attributes, exceptions, blocks of resources and the like are not.
+fn is_modelled(file: &str, line: &str) -> bool {
+    let text = statement(line);
+    let is_plain_call = || {
+        let name = text.split('(').next().unwrap_or_default();
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        !name.is_empty() && name.chars().all(is_name) && text.ends_with(')')
+    };
+    let known_kind = is_blank(line)
+        || text == "pass"
+        || (is_else(line) && matches!(text.trim_start_matches(['}', ' ']), "else"))
+        || condition(line).is_some()
+        || returned(line).is_some()
+        || asserted(line).is_some()
+        || assigned(line).is_some()
+        || is_plain_call()
+        || tail(file, line).is_some();
+    known_kind && !text.contains("&mut ") && !text.contains(":=")
+}
+
+/// What the last line of a function gives back where no `return` is needed.
+fn tail<'a>(file: &str, line: &'a str) -> Option<&'a str> {
+    let text = line.trim();
+    let is_value = file.ends_with(".rs") && !text.ends_with([';', '{', '}']) && !text.is_empty();
+    is_value.then_some(text)
 }
 
 fn indent(line: &str) -> usize {
@@ -384,24 +423,43 @@ fn returned(line: &str) -> Option<&str> {
 
 /// The condition of a line that branches.
 fn condition(line: &str) -> Option<&str> {
-    let rest = statement(line);
-    let rest = rest
-        .strip_prefix("if ")
-        .or_else(|| rest.strip_prefix("while "))?;
+    let text = statement(line).trim_start_matches(['}', ' ']);
+    let words = ["if ", "elif ", "else if "];
+    let rest = words.iter().find_map(|word| text.strip_prefix(word))?;
     Some(rest.trim())
 }
 
-/// The name that a line assigns, and what.
-fn assigned(line: &str) -> Option<(&str, &str)> {
+/// The name that a line assigns, and what: `x = y`, or `x += y` as `x + (y)`.
+fn assigned(line: &str) -> Option<(&str, String)> {
     let mut text = statement(line);
     for word in ["let ", "const ", "var ", "mut "] {
         text = text.strip_prefix(word).unwrap_or(text);
     }
     let at = text.find('=')?;
-    let (name, rest) = (text[..at].trim_end_matches(':').trim_end(), &text[at + 1..]);
-    let name = name.split(':').next().unwrap_or_default().trim();
+    let (left, rest) = (text[..at].trim_end(), text[at + 1..].trim());
+    if rest.starts_with('=') || text[at..].starts_with("=>") {
+        return None;
+    }
+    let signs = ["//", "+", "-", "*", "/", "%"];
+    let sign = signs.iter().find(|sign| left.ends_with(**sign));
+    let name = left[..left.len() - sign.map_or(0, |sign| sign.len())].trim_end();
+    let name = name
+        .trim_end_matches(':')
+        .split(':')
+        .next()
+        .unwrap_or_default();
+    let name = name.trim();
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    (is_name && !rest.starts_with('=')).then(|| (name, rest.trim()))
+    let value = match sign {
+        Some(sign) => format!("{name} {sign} ({rest})"),
+        None => rest.to_owned(),
+    };
+    is_name.then_some((name, value))
+}
+
+/// The name that a line of a module or function gives a new meaning.
+pub(super) fn reassigned(line: &str) -> Option<&str> {
+    assigned(line).map(|(name, _)| name)
 }
 
 /// What a line asserts: a condition, or two things that are to be equal.

@@ -11,9 +11,10 @@ use super::Changed;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PayConfig {
-    /// Share of sound certificates that are executed as well, by the callback `execute`.
+    /// Share of sound certificates that are executed as well, by the callback `execute`, once
+    /// `audits_min` of their bucket were; until then all are.
     pub audit_share: f64,
-    /// Audits of a bucket from which it may be found unfit.
+    /// Audits of a bucket before which its certificates are worth nothing.
     pub audits_min: u64,
     /// Lowest share of true ones that a bucket may have, at the lower end of what is likely.
     pub precision_min: f64,
@@ -74,11 +75,19 @@ impl Buckets {
     }
 
     /// What a sound certificate of this bucket is worth, in (0, 1): the mean of the share of true
-    /// ones under a uniform prior (Laplace's rule of succession). None where the bucket is unfit.
+    /// ones under a uniform prior (Laplace's rule of succession). None where fewer than `audits_min`
+    /// were executed, or too many of those were wrong.
     pub fn pay(&self, bucket: &str, config: &PayConfig) -> Option<f64> {
         let (agreed, executed) = self.0.get(bucket).copied().unwrap_or_default();
-        let unfit = executed >= config.audits_min && lower(agreed, executed) < config.precision_min;
-        (!unfit).then(|| (agreed as f64 + 1.0) / (executed as f64 + 2.0))
+        let fit =
+            self.is_audited(bucket, config) && lower(agreed, executed) >= config.precision_min;
+        fit.then(|| (agreed as f64 + 1.0) / (executed as f64 + 2.0))
+    }
+
+    /// Whether enough certificates of this bucket were executed to say what they are worth.
+    pub fn is_audited(&self, bucket: &str, config: &PayConfig) -> bool {
+        let (_, executed) = self.0.get(bucket).copied().unwrap_or_default();
+        executed >= config.audits_min.max(1)
     }
 }
 

@@ -164,6 +164,184 @@ fn other_languages_are_followed_too() {
     assert!(check(&certificate, &changed, &tests).is_err());
 }
 
+/// A line that runs, how it got there, and what it claims of names.
+type Ran<'a> = (usize, Via, &'a [(&'a str, i64)]);
+
+/// A certificate of `code` whose trace goes through these lines, each with what it claims of names.
+fn traced(code: &str, trace: &[Ran<'_>]) -> Result<Ends, String> {
+    let lines: Vec<&str> = code.lines().collect();
+    let premises = lines.iter().zip(1..).map(|(text, line)| Premise {
+        id: line.to_string(),
+        file: "a.py".to_owned(),
+        version: Version::After,
+        line_from: line,
+        line_to: line,
+        quote: (*text).to_owned(),
+        claim: String::new(),
+    });
+    let count = trace.len();
+    let steps = trace.iter().enumerate();
+    let steps = steps.map(|(at, (line, via, binds))| Step {
+        premise: line.to_string(),
+        via: *via,
+        binds: binds
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect(),
+        holds: (at + 1 == count).then_some(true),
+    });
+    let (start, ..) = trace[0];
+    let certificate = Certificate {
+        premises: premises
+            .filter(|premise| !premise.quote.is_empty())
+            .collect(),
+        tests: vec![TestTrace {
+            id: "t".to_owned(),
+            steps: steps.collect(),
+            claim: Ends::Pass,
+        }],
+        conclusion: Ends::Pass,
+        counterexample: None,
+    };
+    let changed = Changed::between(Vec::new(), vec![file("a.py", code)]);
+    let tests = [TestPlace {
+        id: "t".to_owned(),
+        file: "a.py".to_owned(),
+        line: start,
+    }];
+    check(&certificate, &changed, &tests)
+}
+
+/// A test of one function: its body, what it is called with, what its lines claim, and the assertion.
+fn straight(body: &[(&str, &[(&str, i64)])], asserts: &str) -> Result<Ends, String> {
+    use Via::{Call, Next, Return, Start};
+    let mut code = "def f(x):\n".to_owned();
+    body.iter()
+        .for_each(|(line, _)| code += &format!("    {line}\n"));
+    let test = body.len() + 3;
+    code += &format!("\ndef t():\n    r = f(1)\n    {asserts}\n");
+    let mut trace: Vec<Ran<'_>> = vec![(test, Start, &[]), (test + 1, Next, &[]), (1, Call, &[])];
+    trace.extend(
+        body.iter()
+            .zip(2..)
+            .map(|((_, binds), line)| (line, Next, *binds)),
+    );
+    trace.extend([(test + 1, Return, &[][..]), (test + 2, Next, &[])]);
+    traced(&code, &trace)
+}
+
+#[test]
+fn what_is_computed_is_computed() {
+    let augmented: &[(&str, &[(&str, i64)])] = &[("x += 1", &[("x", 2)]), ("return x", &[])];
+    assert_eq!(straight(augmented, "assert r == 2"), Ok(Ends::Pass));
+    assert!(
+        straight(augmented, "assert r == 1")
+            .unwrap_err()
+            .contains("is 0 and not 1")
+    );
+    let lying: &[(&str, &[(&str, i64)])] = &[("x += 1", &[("x", 1)]), ("return x", &[])];
+    assert!(
+        straight(lying, "assert r == 1")
+            .unwrap_err()
+            .contains("x is 2 and not 1")
+    );
+}
+
+#[test]
+fn what_cannot_be_computed_is_not_believed() {
+    let one = |line: &'static str| [(line, &[][..]), ("return x", &[])];
+    for line in [
+        "x, y = 2, 3",
+        "x = y = 2",
+        "x.z = 2",
+        "x[0] = 2",
+        "for x in range(3): pass",
+        "while x > 3: x = 2",
+        "with open('a') as x: pass",
+        "raise ValueError(x)",
+        "global x",
+        "del x",
+        "(x := 2)",
+        "try:",
+    ] {
+        let told = straight(&one(line), "assert r == 1");
+        assert!(told.is_err(), "{line}: {told:?}");
+    }
+    for (value, asserts) in [
+        ("return 'a' + 'b'", "assert r == 'ab'"),
+        ("return 0.5", "assert r == 0.5"),
+        ("return [x]", "assert len(r) == 1"),
+        ("return g(x)", "assert r == 7"),
+        ("return 3 > 2 > 1", "assert r == 1"),
+    ] {
+        let told = straight(&[(value, &[])], asserts);
+        assert!(told.is_err(), "{value}: {told:?}");
+        // Nor is what the trace says of it.
+        let told = straight(&[(value, &[("return", 7)])], "assert r == 7");
+        assert!(told.is_err(), "{value}: {told:?}");
+    }
+}
+
+#[test]
+fn no_branch_is_entered_that_would_not_run() {
+    use Via::{Next, Start};
+    let code = "def t():\n    x = 1\n    if x > 0:\n        y = 1\n    elif x > 5:\n        y = 2\n    else:\n        y = 3\n    assert y == 1\n";
+    let trace = |lines: &[usize]| {
+        let steps = lines.iter().enumerate();
+        let steps = steps.map(|(at, line)| (*line, if at == 0 { Start } else { Next }, &[][..]));
+        traced(code, &steps.collect::<Vec<_>>())
+    };
+    assert_eq!(trace(&[1, 2, 3, 4, 9]), Ok(Ends::Pass));
+    let other = code.replace("y == 1", "y == 3");
+    let lie = |lines: &[usize]| {
+        let steps = lines.iter().enumerate();
+        let steps = steps.map(|(at, line)| (*line, if at == 0 { Start } else { Next }, &[][..]));
+        traced(&other, &steps.collect::<Vec<_>>())
+    };
+    for lines in [
+        &[1, 2, 3, 4, 7, 8, 9][..],
+        &[1, 2, 3, 8, 9],
+        &[1, 2, 3, 7, 8, 9],
+    ] {
+        assert!(lie(lines).is_err(), "{lines:?}");
+    }
+    let unknown = code.replace("x = 1", "x = z");
+    let steps = [(1, Start), (2, Next), (3, Next), (4, Next), (9, Next)];
+    let told = traced(&unknown, &steps.map(|(line, via)| (line, via, &[][..])));
+    assert!(told.unwrap_err().contains("not something that is computed"));
+    // A skipped elif might have run.
+    let skipped = code.replace("x > 0", "x > 1").replace("x > 5", "x > 0");
+    let steps = [(1, Start), (2, Next), (3, Next), (9, Next)];
+    assert!(traced(&skipped, &steps.map(|(line, via)| (line, via, &[][..]))).is_err());
+}
+
+#[test]
+fn names_with_several_meanings_are_not_followed() {
+    use Via::{Call, Next, Return, Start};
+    let trace: [Ran<'_>; 6] = [
+        (4, Start, &[]),
+        (5, Next, &[]),
+        (1, Call, &[]),
+        (2, Next, &[]),
+        (5, Return, &[]),
+        (6, Next, &[]),
+    ];
+    let code = |more: &str| {
+        format!("def f(x):\n    return x\n\ndef t():\n    r = f(1)\n    assert r == 1\n{more}")
+    };
+    assert_eq!(traced(&code(""), &trace), Ok(Ends::Pass));
+    for more in ["\ndef f(x):\n    return 2\n", "\nf = abs\n"] {
+        assert!(traced(&code(more), &trace).is_err(), "{more}");
+    }
+    let twice = code("")
+        .replace("r = f(1)", "r = f(1) + f(2)")
+        .replace("r == 1", "r == 2");
+    assert!(traced(&twice, &trace).is_err());
+    let decorated = format!("@double\n{}", code(""));
+    let moved = trace.map(|(line, via, binds)| (line + 1, via, binds));
+    assert!(traced(&decorated, &moved).is_err());
+}
+
 #[test]
 fn pay_is_the_measured_share_and_an_unfit_bucket_gets_none() {
     let config = PayConfig::default();
@@ -180,10 +358,12 @@ fn pay_is_the_measured_share_and_an_unfit_bucket_gets_none() {
     let pay = |buckets: &Buckets, name: &str| buckets.pay(name, &config);
     assert!((pay(&buckets, "good").unwrap() - 100.0 / 101.0).abs() < 1e-9);
     assert_eq!(pay(&buckets, "coin"), None);
-    assert_eq!(pay(&buckets, "few"), Some(0.2), "too few to be sure");
-    assert_eq!(pay(&buckets, "new"), Some(0.5));
-    buckets.note("new", true);
-    assert_eq!(pay(&buckets, "new"), Some(2.0 / 3.0));
+    assert_eq!(pay(&buckets, "few"), None, "too few to be sure");
+    for executed in 0..config.audits_min {
+        assert_eq!(pay(&buckets, "new"), None, "after {executed}");
+        buckets.note("new", true);
+    }
+    assert_eq!(pay(&buckets, "new"), Some(21.0 / 22.0));
 }
 
 /// Three hundred audits of a judge that is right in a known share of cases.

@@ -138,7 +138,12 @@ impl Reader<'_> {
             return self.binary(2).map(|value| i64::from(value == 0));
         }
         let mut left = self.binary(level + 1)?;
+        let mut compared = false;
         while let Some(sign) = self.sign(signs) {
+            // Languages read a chain of comparisons differently.
+            if level == 2 && std::mem::replace(&mut compared, true) {
+                return None;
+            }
             let right = self.binary(level + 1)?;
             left = combined(sign, left, right)?;
         }
@@ -207,8 +212,8 @@ fn combined(sign: &str, left: i64, right: i64) -> Option<i64> {
         ">=" => truth(left >= right),
         "<" => truth(left < right),
         ">" => truth(left > right),
-        "and" | "&&" => truth(left != 0 && right != 0),
-        "or" | "||" => truth(left != 0 || right != 0),
+        "and" | "&&" => Some(if left == 0 { left } else { right }),
+        "or" | "||" => Some(if left == 0 { right } else { left }),
         _ => None,
     }
 }
@@ -229,6 +234,9 @@ mod tests {
             ("x == 4 and not x > 5", Some(1)),
             ("7 // 2 + 7 % 4", Some(6)),
             ("7 / 2", None),
+            ("5 < 3 < 9", None),
+            ("3 or 5", Some(3)),
+            ("0 and 5", Some(0)),
             ("-7 % 3", None),
             ("y + 1", None),
             ("x +", None),

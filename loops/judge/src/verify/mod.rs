@@ -51,6 +51,8 @@ pub(crate) struct Finding {
     pub score: Option<f32>,
     /// What should have been done.
     pub hint: Option<String>,
+    /// Whether nothing was run or compared: a certificate.
+    pub is_argued: bool,
 }
 
 /// A check that somebody else does.
@@ -354,6 +356,7 @@ pub(crate) fn finding(name: &str, (outcome, evidence): (Outcome, String)) -> Fin
         },
         score: None,
         hint: None,
+        is_argued: false,
     }
 }
 
@@ -361,10 +364,14 @@ pub(crate) fn finding(name: &str, (outcome, evidence): (Outcome, String)) -> Fin
 /// of a finding's own counts; of several the lowest.
 pub(crate) fn decide(findings: &[Finding]) -> Option<Decision> {
     let score = |found: &Finding| found.score.or(found.vote.outcome.score());
-    let lowest = findings
-        .iter()
-        .filter_map(|found| Some((score(found)?, found)))
-        .min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let lowest = |is_argued: bool| {
+        findings
+            .iter()
+            .filter(|found| found.is_argued == is_argued)
+            .filter_map(|found| Some((score(found)?, found)))
+            .min_by(|(a, _), (b, _)| a.total_cmp(b))
+    };
+    let lowest = lowest(false).or_else(|| lowest(true))?;
     Some(Decision {
         score: Some(lowest.0),
         by: Some(Signal::Verifier),

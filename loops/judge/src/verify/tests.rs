@@ -243,6 +243,10 @@ fn one_bad_check_decides_and_abstentions_do_not() {
         score: Some(score),
         ..found(Good)
     };
+    let argued = |score| Finding {
+        is_argued: true,
+        ..paid(score)
+    };
     for (findings, score) in [
         (vec![], None),
         (vec![found(Abstain)], None),
@@ -250,6 +254,8 @@ fn one_bad_check_decides_and_abstentions_do_not() {
         (vec![found(Good), found(Bad)], Some(-1.0)),
         (vec![found(Good), found(Neutral)], Some(0.0)),
         (vec![found(Good), paid(0.75)], Some(0.75)),
+        (vec![found(Good), argued(-0.9)], Some(1.0)),
+        (vec![found(Abstain), argued(-0.9)], Some(-0.9)),
     ] {
         let decision = decide(&findings);
         assert_eq!(

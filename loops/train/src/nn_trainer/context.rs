@@ -23,11 +23,13 @@ use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
 use super::telling::{Asks, Telling, Way, all_ways, best_ways, forms};
-use super::wishes::{behind, copies, echoes, framed, last_question, wishes, words_of};
+use super::wishes::{
+    behind, copies, echoes, framed, last_question, turn_of, wishes, words_of,
+};
 use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
 use crate::probe::is_looping;
 use crate::progress::Phase;
-use crate::trainer::Lesson;
+use crate::trainer::{Lesson, WishTurns};
 
 /// Longest instruction that is made of a person's words, in tokens.
 const REWRITE_TOKENS: usize = 32;
@@ -59,6 +61,17 @@ pub(super) struct Distilled {
     /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
     /// it, for the gate.
     pub(super) unseen: Unseen,
+}
+
+impl Distilled {
+    /// The turns of its wishes.
+    pub(super) fn turns(&self, job: &TrainJob) -> WishTurns {
+        let turns = |wishes: &[String]| wishes.iter().filter_map(|wish| turn_of(job, wish)).collect();
+        WishTurns {
+            followed: turns(&self.wishes),
+            replaced: turns(&self.replaced),
+        }
+    }
 }
 
 /// A question to be answered.

@@ -291,6 +291,7 @@ impl NnTrainer {
                 .chain(progress.took())
                 .collect(),
             parity,
+            wishes: stepped.taught.distilled.turns(job),
         };
         self.learners()
             .put(job.scope.clone(), Some(digest), learner);

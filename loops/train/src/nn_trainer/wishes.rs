@@ -1,7 +1,7 @@
 //! A person's wishes as texts: which there are, how they stand behind a question, and whether an
 //! answer repeats them.
 
-use hone_domain::Role;
+use hone_domain::{Role, TurnId};
 
 use super::TrainJob;
 use crate::trainer::Lesson;
@@ -63,6 +63,13 @@ pub(super) fn wishes(job: &TrainJob) -> Vec<String> {
         }
     }
     found
+}
+
+/// The turn that a wish of [`wishes`] is about.
+pub(super) fn turn_of(job: &TrainJob, wish: &str) -> Option<TurnId> {
+    let mut lessons = job.lessons.iter().rev().chain(&job.replayed);
+    let found = lessons.find(|lesson| words_and_wish(lesson).as_deref() == Some(wish));
+    found.map(|lesson| lesson.turn.id)
 }
 
 /// What the person said, and beside it the usual form of the wish where the judge knows one.

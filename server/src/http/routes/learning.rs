@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
-use hone_domain::{ForgetId, Scope, Turn, lift};
+use hone_domain::{ForgetId, PolicyStatus, PolicyVersion, Scope, Turn, TurnId, lift};
 use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use crate::http::error::{ApiError, ErrorBody};
 use crate::http::lists::query;
 use crate::http::wire::learning::{
     ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
-    ScopeQuery, UserQuery,
+    ScopeQuery, UserQuery, WishReply,
 };
 use crate::http::wire::session::named_user;
 use crate::http::wire::under_way::{LearningReply, UnderWayReply};
@@ -308,10 +308,57 @@ pub async fn learned(
     asked: Asked,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<LearnedReply> {
-    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
+    let wanted = query(wanted)?;
+    let user = named_user(wanted.user.as_deref())?;
+    let (scope, source) = http.rules.scope(&asked.caller.owner, user);
     let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
     let learned = learned.map_err(|error| ledger_error(&error))?;
-    Ok(Json(LearnedReply::new(learned)))
+    let newest = learned.versions.first().map(|row| row.version);
+    let wishes = match newest {
+        Some(newest) => wishes(&http, (&scope, source.as_deref()), newest).await?,
+        None => Vec::new(),
+    };
+    Ok(Json(LearnedReply::new(learned, wishes)))
+}
+
+/// The caller's own words that a version was trained to follow, and those that a newer wish replaced. A
+/// version that was published again follows what it followed. Words that were erased are not there.
+async fn wishes(
+    http: &Http,
+    (scope, source): (&Scope, Option<&str>),
+    version: PolicyVersion,
+) -> Result<Vec<WishReply>, ApiError> {
+    let read = async |version| {
+        let view = http.versions.version(scope, version, 0).await;
+        view.map_err(|error| ledger_error(&error))
+    };
+    let mut view = read(version).await?;
+    while let Some(again) = view
+        .as_ref()
+        .filter(|v| v.record.status == PolicyStatus::Rollback)
+    {
+        view = read(again.record.parent).await?;
+    }
+    let report = view.map(|view| view.record.report).unwrap_or_default();
+    let mut wishes = Vec::new();
+    for (kind, is_followed) in [("followed", true), ("replaced", false)] {
+        let ids = report["wishes"][kind].as_array().into_iter().flatten();
+        for id in ids.filter_map(|id| TurnId::parse(id.as_str()?)) {
+            let turn = http.ledger.turn_if_readable(id).await;
+            let turn = turn.map_err(|error| ledger_error(&error))?;
+            // Several people may share a policy; whose words they are is nobody else's business.
+            let is_own =
+                |turn: &Turn| turn.scope == *scope && turn.admission.source.as_deref() == source;
+            let own = turn.filter(|view| is_own(&view.turn));
+            let hint = own.and_then(|view| view.verdict?.hint);
+            wishes.extend(hint.map(|words| WishReply {
+                turn_id: format!("turn_{id}"),
+                words,
+                followed: is_followed,
+            }));
+        }
+    }
+    Ok(wishes)
 }
 
 /// Whether something is learned for the caller at the moment, and how far that is. Cheap enough to be

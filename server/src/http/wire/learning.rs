@@ -387,11 +387,25 @@ pub struct LearnedReply {
     pub versions: Vec<LearnedVersionReply>,
     /// Turns that were not learned from, by where they wait or why not.
     pub waiting: BTreeMap<String, u64>,
+    /// What the person said that the newest version was trained to follow, newest first, and then what a
+    /// newer wish contradicts and replaced.
+    pub wishes: Vec<WishReply>,
+}
+
+/// Words that say how to answer.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct WishReply {
+    /// The answer that they were said about.
+    pub turn_id: String,
+    /// As they were said.
+    pub words: String,
+    /// Whether the version follows them; false where a newer wish replaced them.
+    pub followed: bool,
 }
 
 impl LearnedReply {
     /// What the ledger knows, in words.
-    pub fn new(learned: Learned) -> Self {
+    pub fn new(learned: Learned, wishes: Vec<WishReply>) -> Self {
         Self {
             object: "learned",
             sentence: summary(&learned),
@@ -412,6 +426,7 @@ impl LearnedReply {
                 })
                 .collect(),
             waiting: learned.waiting.into_iter().collect(),
+            wishes,
         }
     }
 }
