@@ -53,7 +53,9 @@ def check(name, good, seen=""):
 
 class Server:
     def __init__(self, data, *options):
-        self.child, self.url = start(data, *options)
+        # A real model may compute an agent's first prompt for longer than a completion may take otherwise.
+        patient = os.environ | {"HONE__HTTP__COMPLETION_TIMEOUT_MS": str(PATIENCE_S * 1_000)}
+        self.child, self.url = start(data, *options, env=patient)
 
     def call(self, path, body=None, method=None):
         data = None if body is None else json.dumps(body).encode()
