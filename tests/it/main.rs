@@ -20,6 +20,7 @@ mod export;
 mod forget;
 mod front;
 mod full;
+mod gate;
 mod hints;
 mod import;
 mod loops;

@@ -32,8 +32,6 @@ pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
     // A busy disk costs no receipt.
     let patience = toml::Value::Integer(20_000);
     flags.push(("http.receipt_timeout_ms".into(), patience));
-    // Which turns are held out depends on random ids; a test that wants some says so.
-    flags.push(("train.gate.held_out_share".into(), toml::Value::Float(0.0)));
     flags.extend(
         changes
             .iter()

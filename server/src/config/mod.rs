@@ -41,9 +41,6 @@ pub const DEFAULTS: &str = include_str!("../../../configs/default.toml");
 /// person's own file, environment and flags.
 pub const BUILT_IN: &str = include_str!("../../../configs/builtin.toml");
 
-/// Settings with which the built-in model learns from what people say; a file that `--config` can name.
-pub const WORDS: &str = include_str!("../../../configs/words.toml");
-
 /// Tables that are left out by default, with the defaults of their keys once they are named.
 const OPTIONAL: &[(&[&str], &str)] = &[
     (

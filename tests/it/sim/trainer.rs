@@ -4,7 +4,9 @@ use std::sync::Mutex;
 
 use hone_blobs::FsBlobs;
 use hone_domain::{BlobError, BlobKey, Blobs, Digest};
-use hone_train::{Candidate, Measured, Parity, ProbeSummary, TrainError, TrainJob, Trainer};
+use hone_train::{
+    Candidate, Measured, Parity, ProbeSummary, TrainError, TrainJob, Trainer, WishTurns,
+};
 
 use super::rng::{Rng, mix};
 
@@ -101,6 +103,7 @@ impl Trainer for FakeTrainer {
             },
             numbers: [("loss", 0.5)].into(),
             parity: Parity::default(),
+            wishes: WishTurns::default(),
         })
     }
 

@@ -2691,6 +2691,11 @@ export interface components {
             waiting: {
                 [key: string]: number;
             };
+            /**
+             * @description What the person said that the newest version was trained to follow, newest first, and then what a
+             *     newer wish contradicts and replaced.
+             */
+            wishes: components["schemas"]["WishReply"][];
         };
         /** @description One version, for the person it learned from. */
         LearnedVersionReply: {
@@ -4191,6 +4196,15 @@ export interface components {
             object: string;
             /** @description In a sentence. */
             sentence: string;
+        };
+        /** @description Words that say how to answer. */
+        WishReply: {
+            /** @description Whether the version follows them; false where a newer wish replaced them. */
+            followed: boolean;
+            /** @description The answer that they were said about. */
+            turn_id: string;
+            /** @description As they were said. */
+            words: string;
         };
         /** Format: int64 */
         i64: number;

@@ -2,7 +2,18 @@
 
 use hone_train::Method;
 
-use crate::config::{Config, WORDS};
+use crate::config::Config;
+
+/// What suits the built-in model where scores are all that is learned from.
+const BY_SCORES: &str = "
+    [train]
+    score_weight = 1.0
+    [train.learner]
+    lr = 0.005
+    beta1 = 0.9
+    beta2 = 0.95
+    eps = 1e-8
+";
 
 /// One arm of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,18 +74,18 @@ impl Arm {
         !matches!(self, Self::NoLearning | Self::Told)
     }
 
-    /// The house's configuration: what ships for the method (scores by the default settings, words
-    /// by those of configs/words.toml), with the given file over it, but for the pace of the sessions.
+    /// The house's configuration: what ships, for scores alone with [`BY_SCORES`] over it, and then the
+    /// given file, but for the pace of the sessions.
     pub(super) fn configured(
         self,
         config: &Config,
         file: Option<&(String, String)>,
     ) -> Result<Config, String> {
         let by_scores = matches!(self, Self::Binary | Self::Inverted | Self::RltfSd);
-        let words = (!by_scores).then_some((WORDS, "configs/words.toml"));
+        let scores = by_scores.then_some((BY_SCORES, "the settings of scores alone"));
         let file = file.map(|(text, name)| (text.as_str(), name.as_str()));
         let mut config = config.clone();
-        for layer in words.into_iter().chain(file) {
+        for layer in scores.into_iter().chain(file) {
             config = config.with(layer).map_err(|error| error.to_string())?;
         }
         let train = &mut config.train;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
-use hone_domain::{ForgetId, PolicyStatus, PolicyVersion, Scope, Turn, TurnId, lift};
-use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError};
+use hone_domain::{ForgetId, PolicyVersion, Scope, Turn, TurnId, lift};
+use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError, PolicyStatus};
 use serde_json::json;
 
 use super::auth::strict;
