@@ -365,6 +365,7 @@ mod tests {
             seconds: 3_600,
             questions: 1_000,
             users: 4,
+            model: None,
             json: true,
             url: None,
             config: None,
