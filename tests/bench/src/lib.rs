@@ -440,6 +440,24 @@ mod tests {
     }
 
     #[test]
+    fn a_measurement_and_the_demo_are_told_apart() {
+        let line = |arguments: &str| {
+            let words = std::iter::once("hone-bench").chain(arguments.split(' '));
+            Cli::try_parse_from(words).map(|cli| (cli.command.is_some(), cli.measure))
+        };
+        for (arguments, is_demo, name) in [
+            ("demo --seconds 5 --json", true, None),
+            ("demo-short --json", false, Some(Name::DemoShort)),
+            ("learn --model x --sessions 2", false, Some(Name::Learn)),
+        ] {
+            let (has_command, measure) = line(arguments).expect(arguments);
+            assert_eq!(has_command, is_demo, "{arguments}");
+            assert_eq!(measure.map(|options| options.name), name, "{arguments}");
+        }
+        assert!(line("nothing").is_err());
+    }
+
+    #[test]
     fn all_stands_for_every_other_short_name() {
         let known: Vec<Name> = Name::value_variants().to_vec();
         let each = Name::All.each();
