@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
+.PHONY: help check house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -8,6 +8,8 @@ FEATURES ?= candle
 # Tests and the programs for them: always the same set of features, or everything is compiled again.
 TESTED := --workspace --locked --features hone/candle
 HONE := target/release/hone
+BENCH := target/release/hone-bench
+BUILD_BENCH = $(CARGO) build --release --locked -p hone-bench --features "$(FEATURES:%=hone/%)"
 VENV := target/venv
 # The model that `make run` serves: smollm2 or qwen-coder (fetched first), a folder, a GGUF file or a hub id.
 MODEL ?=
@@ -31,7 +33,7 @@ web: web/dist/index.html ## build the page that the program shows (needs Node 20
 
 web/dist/index.html: web/node_modules/.ready $(shell find web/src web/index.html web/*.json web/*.ts web/*.mjs)
 	cd web && npm run --silent build
-	@touch $@ server/build.rs
+	@touch $@ server/api/build.rs
 
 web/node_modules/.ready: web/package-lock.json
 	@command -v npm >/dev/null || { echo "The page needs Node 20.19 or newer with npm (https://nodejs.org). Install them, then: make web"; exit 1; }
@@ -43,8 +45,8 @@ page:
 	else echo "There is no Node here, so the page is left out; everything else works. Install Node 20.19 or newer with npm, then run make again."; fi
 
 demo: ## watch simulated users teach the model over plain HTTP (about five minutes)
-	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
-	$(HONE) demo
+	$(BUILD_BENCH)
+	$(BENCH) demo
 
 test: setup web lint unit model-test clients openclaw agents schema-short soak-short deploy page-tests browser ## set up what the tests need, then run everything
 
@@ -54,6 +56,9 @@ setup: ## install what the tests need (a C and a C++ compiler; Python and Node c
 lint: ## formatting and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
+
+check: ## format, lints, and the tests of what changed since BASE (main if absent) and of what depends on it
+	@python3 tests/check.py $(BASE)
 
 unit: ## all Rust tests
 	$(CARGO) test $(TESTED)
@@ -65,14 +70,14 @@ hub: ## models by id, against a hub on this machine
 	$(CARGO) test $(TESTED) --lib hub
 
 candle: ## the local judge, against the built-in engine and committed goldens
-	$(CARGO) test $(TESTED) --lib judging
+	$(CARGO) test $(TESTED) --lib local::tests
 
 # MUST_PUBLISH=--must-publish also asserts that a version was published from plain complaints.
 MUST_PUBLISH ?=
 
 model-test: target/models/smollm2.gguf ## a few sessions of one person with a real model (fetches it once)
-	$(CARGO) build $(TESTED) --bin hone
-	HONE=target/debug/hone python3 tests/model_test.py target/models/smollm2.gguf $(MUST_PUBLISH)
+	$(CARGO) build $(TESTED) --bin hone-bench
+	HONE_BENCH=target/debug/hone-bench python3 tests/model_test.py target/models/smollm2.gguf $(MUST_PUBLISH)
 
 clients: setup ## real clients from PyPI and npm against the real server
 	$(CARGO) build $(TESTED) --bin hone
@@ -154,9 +159,9 @@ browser: setup web ## the page in a browser against the real server; pictures in
 	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone node --test --test-concurrency=1 tests/browser/
 
-bench: ## every short measurement, as tables (hone bench --help has all)
-	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
-	$(HONE) bench all
+bench: ## every short measurement, as tables (hone-bench --help has all)
+	$(BUILD_BENCH)
+	$(BENCH) all
 
 gpu: ## build with CUDA (nvcc comes from PyPI), then check and measure the device, and train on it
 	@FEATURES="$(FEATURES)" sh tests/gpu.sh
@@ -165,28 +170,28 @@ arm: ## the engine's tests built for 64-bit ARM, under emulation (installs QEMU 
 	@sh tests/arm.sh
 
 bench-litellm: ## the same load at LiteLLM's proxy (fetches it from PyPI)
-	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
+	$(BUILD_BENCH)
 	python3 -m venv target/venv-litellm
 	target/venv-litellm/bin/pip install --quiet -r tests/bench/requirements.txt
-	HONE=$(HONE) target/venv-litellm/bin/python tests/bench/litellm.py
+	HONE_BENCH=$(BENCH) target/venv-litellm/bin/python tests/bench/litellm.py
 
 bench-peers: ## the engine beside llama.cpp on the same models (fetches and builds it, 80 MB)
-	$(CARGO) build --release --locked -p hone
+	$(BUILD_BENCH)
 	python3 -m venv target/venv-llama
 	target/venv-llama/bin/pip install --quiet -r tests/bench/llama_requirements.txt
-	HONE=$(HONE) target/venv-llama/bin/python tests/bench/llama_peer.py --json
+	HONE_BENCH=$(BENCH) target/venv-llama/bin/python tests/bench/llama_peer.py --json
 
 bench-trainer: ## training steps beside PyTorch with PEFT (fetches them from PyPI, 3 GB)
-	$(CARGO) build --release --locked -p hone
+	$(BUILD_BENCH)
 	python3 -m venv target/venv-torch
 	target/venv-torch/bin/pip install --quiet -r tests/bench/trainer_requirements.txt
-	HONE=$(HONE) target/venv-torch/bin/python tests/bench/trainer_peer.py
+	HONE_BENCH=$(BENCH) target/venv-torch/bin/python tests/bench/trainer_peer.py
 
 bench-prefill: ## a prompt beside PyTorch, in bf16 (fetches it from PyPI, 3 GB)
-	$(CARGO) build --release --locked -p hone
+	$(BUILD_BENCH)
 	python3 -m venv target/venv-torch
 	target/venv-torch/bin/pip install --quiet -r tests/bench/prefill_requirements.txt
-	HONE=$(HONE) target/venv-torch/bin/python tests/bench/prefill_peer.py
+	HONE_BENCH=$(BENCH) target/venv-torch/bin/python tests/bench/prefill_peer.py
 
 house: ## the structure of the Rust code: lines per crate, import cycles, forbidden arrows (TIMES=--times: build times too)
 	@python3 tests/bench/house.py $(TIMES)

@@ -1,8 +1,8 @@
 """A short test with a real model: one person who only complains, at a server of the program named by HONE.
 
-    HONE=target/debug/hone python3 tests/model_test.py target/models/smollm2.gguf [--must-publish]
+    HONE_BENCH=target/debug/hone-bench python3 tests/model_test.py target/models/smollm2.gguf [--must-publish]
 
-Runs `hone bench learn` over a few sessions and looks at its object: no request failed, everything was
+Runs `hone-bench learn` over a few sessions and looks at its object: no request failed, everything was
 measured, and another person's answers stayed the same, bit for bit. With --must-publish at least one
 version must have been published from plain complaints.
 """
@@ -29,7 +29,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--must-publish", action="store_true")
     options = parser.parse_args()
-    command = [os.environ["HONE"], "bench", "learn", "--json", "--model", options.model]
+    command = [os.environ["HONE_BENCH"], "learn", "--json", "--model", options.model]
     command += ["--preferences", PREFERENCE, "--arms", "learning", "--seeds", "1"]
     pause_max_s = PUBLISHING_S if options.must_publish else PAUSE_MAX_S
     command += ["--sessions", str(SESSIONS), "--questions", str(QUESTIONS), "--seconds", str(pause_max_s)]
@@ -39,10 +39,10 @@ def main():
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, env=env)
     except subprocess.TimeoutExpired as expired:
-        sys.exit(f"hone bench learn took longer than {PATIENCE_S} s; it said:\n{expired.stdout or ''}")
+        sys.exit(f"hone-bench learn took longer than {PATIENCE_S} s; it said:\n{expired.stdout or ''}")
     print(done.stdout[-4000:])
     if done.returncode != 0:
-        sys.exit(f"hone bench learn ended with status {done.returncode}")
+        sys.exit(f"hone-bench learn ended with status {done.returncode}")
     report = json.loads(done.stdout.splitlines()[-1])
     check(report["failed"] == 0, "no request fails")
     check(len(report["runs"]) == 1, "there is one run")

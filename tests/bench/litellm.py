@@ -1,8 +1,8 @@
 """The same load at this server and at LiteLLM's proxy, which answers from memory, without a model.
 
-    HONE=target/release/hone target/venv-litellm/bin/python tests/bench/litellm.py --seconds 10
+    HONE_BENCH=target/release/hone-bench target/venv-litellm/bin/python tests/bench/litellm.py --seconds 10
 
-Prints what `hone bench overhead` measures and how many times the proxy's throughput it is; fails
+Prints what `hone-bench overhead` measures and how many times the proxy's throughput it is; fails
 below --least. The proxy is run as its makers start it, with one worker, and ended by its process id.
 """
 
@@ -70,7 +70,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         proxy, url = start(folder)
         try:
-            command = [os.environ["HONE"], "bench", "overhead", "--json", "--against", url]
+            command = [os.environ["HONE_BENCH"], "overhead", "--json", "--against", url]
             done = subprocess.run(
                 [*command, "--seconds", str(options.seconds)], stdout=subprocess.PIPE, text=True
             )

@@ -1,12 +1,12 @@
 """The engine on one model, and llama.cpp on the same file, in turn.
 
-    HONE=target/release/hone target/venv-llama/bin/python tests/bench/llama_peer.py --rounds 5
+    HONE_BENCH=target/release/hone-bench target/venv-llama/bin/python tests/bench/llama_peer.py --rounds 5
 
 Builds llama.cpp for this processor from the source package of llama-cpp-python, writes random Qwen3
 shapes as GGUF files that both sides read (the same bytes), and lets `llama-batched-bench` and
-`hone bench engine` run on each, one after the other, with the same prompts' length, the same steps
+`hone-bench engine` run on each, one after the other, with the same prompts' length, the same steps
 and as many threads. Prefill is one prompt of 512 tokens; decoding begins at a context of 32. A turn is the
-tenth of twenty behind a system prompt of 2,048 tokens: Hone's time to its first token (`hone bench
+tenth of twenty behind a system prompt of 2,048 tokens: Hone's time to its first token (`hone-bench
 turns`, the median of turns 2 to 20), the peer's (`llama-bench`) for the 24 new tokens and the last one
 of the answer before, with all others in its cache. Hone's
 side is the whole engine: it plans, samples and hands out every token, where the peer's bench only
@@ -167,7 +167,7 @@ def peer_round(programs, model, steps, threads):
 
 def our_bench(model, threads, *name):
     env = {**os.environ, "HONE__MODEL__PATH": str(model), "HONE__MODEL__THREADS": str(threads)}
-    told = run([os.environ["HONE"], "bench", *name, "--json"], env=env)
+    told = run([os.environ["HONE_BENCH"], *name, "--json"], env=env)
     return json.loads(told.splitlines()[-1])
 
 
@@ -225,8 +225,8 @@ def main():
     options.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     options.add_argument("--json", action="store_true", help="one JSON object as the last line")
     options = options.parse_args()
-    if "HONE" not in os.environ:
-        sys.exit("say where the program is: HONE=target/release/hone")
+    if "HONE_BENCH" not in os.environ:
+        sys.exit("say where the program is: HONE_BENCH=target/release/hone-bench")
     tell(measure(options, build_peer()), options)
 
 

@@ -1,6 +1,6 @@
 """A prompt of 512 tokens computed by Hone, and by PyTorch with transformers, in turn.
 
-    HONE=target/release/hone target/venv-torch/bin/python tests/bench/prefill_peer.py --rounds 5
+    HONE_BENCH=target/release/hone-bench target/venv-torch/bin/python tests/bench/prefill_peer.py --rounds 5
 
 Both have random Qwen3 shapes in bf16 and as many threads. PyTorch gets what helps it: fused attention,
 no cache of keys and values, and logits of the last token only. Hone's side is the whole engine. Each
@@ -55,8 +55,8 @@ def main():
     options.add_argument("--threads", type=int, default=os.cpu_count())
     options.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     options = options.parse_args()
-    if "HONE" not in os.environ:
-        sys.exit("say where the program is: HONE=target/release/hone")
+    if "HONE_BENCH" not in os.environ:
+        sys.exit("say where the program is: HONE_BENCH=target/release/hone-bench")
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     import torch
 

@@ -1,6 +1,6 @@
 """A training step by Hone, and the same one by PyTorch with transformers and PEFT, in turn.
 
-    HONE=target/release/hone target/venv-torch/bin/python tests/bench/trainer_peer.py --rounds 5
+    HONE_BENCH=target/release/hone-bench target/venv-torch/bin/python tests/bench/trainer_peer.py --rounds 5
 
 Both train a rank-8 adapter on every projection of the same Qwen3 shapes, on one row of the same
 session of 20 turns with loss on every completion, by the same objective, with the same number of
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-# As in server/src/bench/trainer.rs: hidden, layers, heads, kv heads, head size, feed-forward, words.
+# As in tests/bench/src/trainer.rs: hidden, layers, heads, kv heads, head size, feed-forward, words.
 SHAPES = {
     "3 M": (192, 6, 6, 2, 32, 512, 2048),
     "30 M": (512, 8, 8, 4, 64, 1536, 8192),
@@ -129,11 +129,11 @@ def tell_memory(case):
 
 
 def hone(seconds, threads):
-    command = [os.environ["HONE"], "bench", "trainer", "--json", "--seconds", str(seconds)]
+    command = [os.environ["HONE_BENCH"], "trainer", "--json", "--seconds", str(seconds)]
     env = {**os.environ, "HONE__MODEL__THREADS": str(threads)}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env, timeout=PATIENCE_S)
     if done.returncode:
-        sys.exit(f"hone bench trainer failed:\n{done.stdout}")
+        sys.exit(f"hone-bench trainer failed:\n{done.stdout}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

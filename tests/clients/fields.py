@@ -12,7 +12,7 @@ import openai.types.chat.completion_create_params
 import openai.types.completion_create_params
 import openai.types.responses.response_create_params
 
-TABLES = pathlib.Path(__file__).resolve().parents[2] / "server/src/http/tests/fields.rs"
+TABLES = pathlib.Path(__file__).resolve().parents[2] / "server/api/src/tests/fields.rs"
 # What every request has, so it needs no row; `betas` is a header.
 PLAIN = {"model", "messages", "input", "prompt", "betas"}
 

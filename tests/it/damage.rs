@@ -125,6 +125,8 @@ fn adapters(data: &Path) -> Vec<PathBuf> {
 async fn a_damaged_served_version_falls_back_at_the_start_and_says_so() {
     let (_guard, data) = temporary().unwrap();
     let quick: Vec<(&str, toml::Value)> = vec![
+        // Every turn counts here.
+        ("train.gate.held_out_share", 0.0.into()),
         ("train.batch_turns", 2.into()),
         ("train.batch_turns_min", 2.into()),
         ("train.batch_wait_ms", 100.into()),

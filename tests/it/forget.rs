@@ -64,6 +64,10 @@ async fn versions(house: &TestHouse, least: u64) -> Value {
 async fn an_erased_session_leaves_no_byte_and_no_version_behind() {
     let (_guard, data) = temporary().unwrap();
     let quick: Vec<(&str, toml::Value)> = vec![
+        // Thumbs alone teach here, and each of the few turns has to.
+        ("train.method", "binary_reward".into()),
+        ("train.score_weight", 1.0.into()),
+        ("train.gate.held_out_share", 0.0.into()),
         ("train.batch_turns", 4.into()),
         ("train.batch_turns_min", 2.into()),
         ("train.batch_wait_ms", 200.into()),

@@ -21,6 +21,8 @@ async fn a_correction_becomes_the_answer() {
     let changes: Vec<(&str, toml::Value)> = vec![
         ("train.learner.form", "full".into()),
         ("train.learner.lr", 1e-3.into()),
+        ("train.learner.beta1", 0.9.into()),
+        ("train.learner.eps", 1e-8.into()),
         ("train.learner.correction_logprob", (-0.3).into()),
         ("train.method", "supervised".into()),
         // So few tokens as this one prompt's tell a divergence of anything between 0.05 and 0.35.

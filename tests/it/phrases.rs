@@ -1,4 +1,4 @@
-//! What simulated people say and ask in `hone bench learn --model` stands in nothing that the judge or
+//! What simulated people say and ask in `hone-bench learn --model` stands in nothing that the judge or
 //! the learner reads, so that the measurement is of words that nobody listed.
 
 use std::fs;

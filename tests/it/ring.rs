@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hone_blobs::FsBlobs;
+use hone_cuda_emulator::Emulator;
 use hone_domain::{Blobs as _, Policies, Turn};
 use hone_kernels::{Arithmetic, Executor};
 use hone_ledger::Ledger as _;
@@ -135,12 +136,13 @@ async fn so_it_does_on_a_device_under_streaming_load() {
     let (_guard, data) = temporary().unwrap();
     let mut changes = quick();
     changes.extend([
-        ("model.device", "emulated".into()),
+        ("model.device", "cuda".into()),
         ("train.gate.probe_recent", 2.into()),
         ("train.gate.probe_golden", 2.into()),
         ("train.gate.probe_tokens_max", 16.into()),
     ]);
-    let house = TestHouse::start(&data, &changes).await.unwrap();
+    let house = TestHouse::start_on(&data, &changes, || Ok(Arc::new(Emulator::new()?)));
+    let house = house.await.unwrap();
     let over = AtomicBool::new(false);
     let streams = futures::future::join_all((0..2).map(|user| stream(&house, user, &over)));
     let learned = async {

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 fn quick(is_watched: bool) -> Vec<(&'static str, toml::Value)> {
     vec![
+        // Every turn counts here.
+        ("train.gate.held_out_share", 0.0.into()),
         ("train.batch_turns", 4.into()),
         // One version per four answers, however explicit what is said to them.
         ("train.batch_turns_min", 4.into()),

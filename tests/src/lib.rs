@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use hone::config::{Config, Sources};
+use hone::device::OpenCuda;
 use hone::house::House;
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
@@ -48,7 +49,12 @@ pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
 impl TestHouse {
     /// Starts a house with the built-in model.
     pub async fn start(data: &Path, changes: Changes<'_>) -> Result<Self> {
-        let house = House::start(config(data, changes)?)
+        Self::start_on(data, changes, hone::device::cuda).await
+    }
+
+    /// The same on another CUDA device.
+    pub async fn start_on(data: &Path, changes: Changes<'_>, cuda: OpenCuda) -> Result<Self> {
+        let house = House::start_on(config(data, changes)?, cuda)
             .await
             .map_err(anyhow::Error::msg)?;
         let url = format!("http://{}", house.addr);
@@ -124,7 +130,7 @@ impl TestHouse {
 
 /// A client without proxies. An answer of an emulated device takes long on a busy machine.
 pub fn client() -> Result<reqwest::Client> {
-    hone::outbound::install_tls();
+    hone_net::outbound::install_tls();
     let timeout = std::time::Duration::from_secs(300);
     Ok(reqwest::Client::builder()
         .no_proxy()
@@ -174,6 +180,8 @@ pub async fn broken_laws(data: &Path) -> Result<Vec<String>> {
 /// Settings under which a version comes per four answers, however explicit what is said to them.
 pub fn one_version_per_four_answers() -> Vec<(&'static str, toml::Value)> {
     vec![
+        // Which turns are held out depends on random ids, and every one counts here.
+        ("train.gate.held_out_share", 0.0.into()),
         ("train.batch_turns", 4.into()),
         ("train.batch_turns_min", 4.into()),
         ("train.explicit_wait_ms", 600_000.into()),

@@ -6,21 +6,23 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use hone::config::{BindingConfig, Config, OidcConfig, Sources};
-use hone::http::error::ApiError;
-use hone::http::sse;
-use hone::http::wire::anthropic::MessagesRequest;
-use hone::http::wire::body::JsonObject;
-use hone::http::wire::content::{Reader, hide};
-use hone::http::wire::messages::parse_messages;
-use hone::http::wire::openai::ChatRequest;
-use hone::http::wire::responses::{ResponsesRequest, Stored};
-use hone::http::wire::tools::Offer;
-use hone::outbound::Outbound;
-use hone::people::oidc::Tokens;
+use hone::config::{Config, Sources};
+use hone_accounts::OidcConfig;
+use hone_accounts::oidc::Tokens;
+use hone_api::error::ApiError;
+use hone_api::sse;
+use hone_api_types::anthropic::MessagesRequest;
+use hone_api_types::content::{Reader, hide};
+use hone_api_types::messages::parse_messages;
+use hone_api_types::openai::ChatRequest;
+use hone_api_types::responses::{ResponsesRequest, Stored};
+use hone_api_types::tools::Offer;
+use hone_api_types::{JsonObject, RequestError};
 use hone_checkpoint::TensorFiles;
 use hone_checkpoint::{ModelConfig, TensorSource};
 use hone_domain::{CallStyle, Heard, Listener, Listening, Reasoning, Span};
+use hone_inference::BindingConfig;
+use hone_net::outbound::Outbound;
 use hone_nn::peft;
 use hone_text::folder::ModelFolder;
 use hone_text::template::ChatTemplate;
@@ -66,10 +68,10 @@ fn refused(error: &ApiError) {
 /// Bodies of the three conversation APIs.
 pub fn chat_body(data: &[u8]) {
     let data = &data[..data.len().min(BYTES_MAX)];
-    let steps: [fn(JsonObject) -> Result<(), ApiError>; 3] = [chat, responses, messages];
+    let steps: [fn(JsonObject) -> Result<(), RequestError>; 3] = [chat, responses, messages];
     for step in steps {
         if let Err(error) = JsonObject::parse(data).and_then(step) {
-            refused(&error);
+            refused(&ApiError::from(error));
         }
     }
 }
@@ -80,7 +82,7 @@ fn binding() -> &'static BindingConfig {
     &CONFIG.binding
 }
 
-fn chat(object: JsonObject) -> Result<(), ApiError> {
+fn chat(object: JsonObject) -> Result<(), RequestError> {
     let (body, _) = ChatRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
@@ -99,7 +101,7 @@ fn chat(object: JsonObject) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn responses(object: JsonObject) -> Result<(), ApiError> {
+fn responses(object: JsonObject) -> Result<(), RequestError> {
     let (body, _) = ResponsesRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
@@ -111,7 +113,7 @@ fn responses(object: JsonObject) -> Result<(), ApiError> {
     body.shape_fields().shape().map(drop)
 }
 
-fn messages(object: JsonObject) -> Result<(), ApiError> {
+fn messages(object: JsonObject) -> Result<(), RequestError> {
     let (body, _) = MessagesRequest::from_object(object)?;
     body.session
         .resolve(&axum::http::HeaderMap::new(), binding())?;
@@ -174,7 +176,7 @@ impl Provider {
             refresh_ms: i64::MAX / 4,
             refetch_ms: i64::MAX / 4,
         };
-        hone::outbound::install_tls();
+        hone_net::outbound::install_tls();
         let outbound = Outbound::new(&CONFIG.outbound).expect("the defaults are sound");
         let tokens = Tokens::new(config, Arc::new(outbound)).expect("the provider is sound");
         let point = pair.public_key().as_ref();

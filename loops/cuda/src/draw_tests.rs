@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::Emulator;
+use crate::emulator::Emulator;
 use hone_kernels::rng::Rng;
 use hone_nn::LogitsWanted;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};

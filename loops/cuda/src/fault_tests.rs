@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Device;
 use super::driver::{Driver, Growing, Launch, Limits};
+use super::emulator::Emulator;
 use super::pass::DevicePass;
 use super::tests::{emulator, on};
-use super::{Device, Emulator};
 use crate::testing::{lora_of, model, tiny, tokens, with_experts};
 use hone_checkpoint::config::{Family, ModelConfig};
 use hone_checkpoint::{AdapterDtype, LoraConfig};

@@ -6,8 +6,8 @@
 //! (`train`). Weights stay in the processor's memory as well: proofs and embeddings run there, on
 //! the same numbers.
 //!
-//! [`Driver`] is all that a device has to do. The program brings a GPU's; [`Emulator`] runs the same
-//! kernels on the processor, so that every machine can check them.
+//! [`Driver`] is all that a device has to do. The program brings a GPU's; an emulator for tests
+//! (`tests/cuda-emulator`) runs the same kernels on the processor, so that every machine can check them.
 //!
 //! Never: requests, storage, text, who chose the device.
 
@@ -16,7 +16,6 @@ mod args;
 mod device;
 mod draw;
 mod driver;
-mod emulator;
 mod experts;
 mod jobs;
 mod launches;
@@ -27,6 +26,17 @@ mod pass;
 mod plan;
 mod train;
 
+// The emulator names this crate from outside.
+#[cfg(test)]
+extern crate self as hone_cuda;
+#[cfg(test)]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is a crate of its own elsewhere"
+)]
+#[path = "../../../tests/cuda-emulator/src/lib.rs"]
+mod emulator;
 #[cfg(test)]
 mod expert_tests;
 #[cfg(test)]
@@ -40,6 +50,5 @@ mod tests;
 pub use self::device::Device;
 pub(crate) use self::device::{DeviceLayer, DeviceLinear};
 pub use self::driver::{Driver, Launch, Limits};
-pub use self::emulator::Emulator;
 pub use self::launches::{Launches, Repeats};
 pub use self::layers::KERNELS;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use hone_nn::{DeviceModel, ForwardBackend};
 
+use super::Device;
 use super::args::{Leave, Linear};
 use super::driver::{Buffer, Driver, Limits, launch};
+use super::emulator::Emulator;
 use super::linear::linear_launch;
 use super::matrix::Packer;
 use super::pass::DevicePass;
-use super::{Device, Emulator};
 use crate::testing::{FAMILIES, forms_of, lora_of, model, tiny, tokens, with_experts};
 use hone_checkpoint::config::{Family, ModelConfig, RopeScaling};
 use hone_checkpoint::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};

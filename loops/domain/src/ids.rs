@@ -19,6 +19,11 @@ macro_rules! id {
                 let bare = text.strip_prefix($prefix).unwrap_or(text);
                 Uuid::try_parse(bare).ok().map(Self)
             }
+
+            /// The prefixed form, as clients see it.
+            pub fn prefixed(self) -> String {
+                format!(concat!($prefix, "{}"), self.0)
+            }
         }
 
         impl fmt::Display for $name {

@@ -14,8 +14,10 @@ mod consent;
 mod fair;
 mod fate;
 mod ids;
+mod imports;
 pub mod invariants;
 pub mod lift;
+mod loops;
 mod message;
 mod people;
 mod policy;
@@ -34,7 +36,9 @@ pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, Look, PendingTurn, SessionIndex,
     SessionIndexConfig, Trail, Transcript,
 };
-pub use blobs::{BlobError, BlobKey, Blobs};
+pub use blobs::{
+    ADAPTERS, BlobError, BlobKey, Blobs, LEARNERS, adapter_key, checkpoint_key, scope_hash,
+};
 pub use calendar::civil;
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
 pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit, collect};
@@ -43,8 +47,10 @@ pub use fate::{Fate, Reason, Stage};
 pub use ids::{
     BatchId, FeedbackId, ForgetId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
+pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
+pub use loops::Loop;
 pub use message::{Message, Role, ToolCall};
-pub use people::{RateLimits, UserRole};
+pub use people::{LOCAL_OWNER, RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use speech::{

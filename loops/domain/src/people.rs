@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The owner of everything that loopback sends without a key.
+pub const LOCAL_OWNER: &str = "local";
+
 /// What a person, or a key of theirs, may do. Admins may do everything; developers what users
 /// may, and make keys; auditors what users may, and read what admins read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

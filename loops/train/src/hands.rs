@@ -13,13 +13,14 @@ use crate::priority::Priority;
 use crate::progress::UnderWay;
 use crate::prune::Pruner;
 use crate::publish::publish;
-use crate::save::{adapter_key, save};
+use crate::save::save;
 use crate::share::{Pacer, Reading, ShareLimits, ShareTotals};
 use crate::state::Train;
 use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
 use crate::watcher::Watcher;
 use crate::worker::{Abandoned, WorkTime, Worker};
 use crate::{Ctx, NAME, Serving};
+use hone_domain::adapter_key;
 
 /// Longest single sleep between slices, so that a stop or an idle server is seen soon.
 const NAP_MAX: Duration = Duration::from_millis(5);

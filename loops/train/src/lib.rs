@@ -24,6 +24,7 @@ mod filter;
 mod gate;
 mod guards;
 mod hands;
+mod import;
 mod job;
 mod nn_trainer;
 mod objective;
@@ -43,6 +44,9 @@ mod watch;
 mod watcher;
 mod worker;
 
+#[cfg(test)]
+#[path = "../../../tests/support/adapters.rs"]
+mod adapters;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
@@ -71,6 +75,7 @@ pub use event::{Claimed, ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
 pub use hands::TrainHands;
+pub use import::{Base, Importer};
 pub use nn_trainer::{
     Fact, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
 };
@@ -80,10 +85,12 @@ pub use priority::{Priority, Urgency};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use progress::{Phase, Progress, Stand, UnderWay};
 pub use retold::{FirstTry, Retold};
-pub use save::{CHECKPOINT_FILE, adapter_key, checkpoint_key, scope_hash};
+pub use save::CHECKPOINT_FILE;
 pub use share::{Pacer, Reading, ShareLimits, ShareTotals};
 pub use state::Train;
-pub use trainer::{Candidate, Judged, Lesson, Parity, TrainError, TrainJob, Trainer, WishTurns, Wording};
+pub use trainer::{
+    Candidate, Judged, Lesson, Parity, TrainError, TrainJob, Trainer, WishTurns, Wording,
+};
 pub use watch::{
     Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
 };

@@ -8,7 +8,7 @@ use hone_ledger::{LedgerError, Publish, Versions};
 use hone_runtime::Clock;
 
 use crate::config::Config;
-use crate::save::{ADAPTERS, LEARNERS, checkpoint_key};
+use hone_domain::{ADAPTERS, LEARNERS, checkpoint_key};
 
 /// Most versions pruned, and orphans removed, at a time.
 const AT_A_TIME: usize = 256;

@@ -18,9 +18,9 @@ use crate::faults::{Fault, FaultyBlobs, FaultyLedger, Plan};
 use crate::hands::TrainHands;
 use crate::house::House;
 use crate::prune::Pruner;
-use crate::save::{ADAPTERS, LEARNERS};
 use crate::testing::candidate;
 use crate::{Candidate, NAME, TrainError, TrainJob, Trainer};
+use hone_domain::{ADAPTERS, LEARNERS};
 
 const FILE: &str = "adapter";
 
@@ -570,7 +570,7 @@ async fn files_that_nobody_needs_go_and_all_others_stay() {
     learning.stop().await;
     let records = house.ledger.versions(Some(&anna()), 10).await.unwrap();
     assert_eq!(records.len(), 5);
-    let orphan = crate::adapter_key(&anna(), Digest([0xee; 32]));
+    let orphan = hone_domain::adapter_key(&anna(), Digest([0xee; 32]));
     house.blobs.put(&orphan, &[(FILE.into(), vec![1])]).unwrap();
     let mut ctx = house.ctx(Hashes::plain());
     (ctx.config.prune.keep_versions, ctx.config.prune.interval_ms) = (2, 20);
@@ -588,7 +588,7 @@ async fn files_that_nobody_needs_go_and_all_others_stay() {
             "{}",
             record.policy.version
         );
-        let learner = crate::checkpoint_key(&anna(), record.policy.digest);
+        let learner = hone_domain::checkpoint_key(&anna(), record.policy.digest);
         let learner = house.blobs.get(&learner, crate::CHECKPOINT_FILE);
         assert_eq!(learner.is_ok(), stays, "{}", record.policy.version);
     }
@@ -619,7 +619,7 @@ async fn what_no_version_names_goes_where_every_version_is_kept() {
         house.until_settled(50).await;
     }
     learning.stop().await;
-    let orphan = crate::adapter_key(&anna(), Digest([0xee; 32]));
+    let orphan = hone_domain::adapter_key(&anna(), Digest([0xee; 32]));
     house.blobs.put(&orphan, &[(FILE.into(), vec![1])]).unwrap();
     assert_eq!(house.folders(), 7);
     // It may be one that lay there when a step that is being published made it again.

@@ -1,50 +1,15 @@
 //! Saving: a candidate's files, durable before anything names them.
 
-use hone_domain::{BlobError, BlobKey, Blobs, Digest, Scope};
+use hone_domain::{BlobError, BlobKey, Blobs, Digest, Scope, adapter_key, checkpoint_key};
 use sha2::{Digest as _, Sha256};
 
 use crate::trainer::Candidate;
-
-/// Kind of the folders of adapters.
-pub(crate) const ADAPTERS: &str = "adapters";
-/// Kind of the folders of learners' states.
-pub(crate) const LEARNERS: &str = "learner";
 
 /// Name of the learner's state in its folder.
 pub const CHECKPOINT_FILE: &str = "learner.safetensors";
 
 /// Name of the file beside it that has the SHA-256 of its bytes, in hexadecimal digits.
 pub(crate) const CHECKPOINT_DIGEST_FILE: &str = "learner.sha256";
-
-/// Where the adapter of that digest lies.
-///
-/// # Panics
-/// Never: the parts are hexadecimal.
-pub fn adapter_key(scope: &Scope, digest: Digest) -> BlobKey {
-    key(ADAPTERS, scope, digest)
-}
-
-/// Where the learner's state after that adapter lies.
-///
-/// # Panics
-/// Never: the parts are hexadecimal.
-pub fn checkpoint_key(scope: &Scope, digest: Digest) -> BlobKey {
-    key(LEARNERS, scope, digest)
-}
-
-/// First 16 hexadecimal digits of the scope's hash: a folder name without user text.
-pub fn scope_hash(scope: &Scope) -> String {
-    let hash = Sha256::digest(scope.as_str().as_bytes());
-    hash.iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
-fn key(kind: &str, scope: &Scope, digest: Digest) -> BlobKey {
-    let text = format!("{kind}/{}/{}", scope_hash(scope), &digest.to_hex()[..16]);
-    BlobKey::new(text).expect("hexadecimal parts are allowed")
-}
 
 /// Writes the checkpoint, then the adapter, and reads the adapter back.
 ///

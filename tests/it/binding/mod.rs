@@ -4,7 +4,7 @@
 
 mod traces;
 
-use hone::conversations as corpus;
+use hone_bench::conversations as corpus;
 
 /// Conversations of the corpus.
 const CONVERSATIONS: usize = 10_000;

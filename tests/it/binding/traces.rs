@@ -6,7 +6,7 @@ use std::path::Path;
 use hone_domain::TurnId;
 use serde_json::{Value, json};
 
-use hone::conversations::door::{Door, Sent, Table};
+use hone_bench::conversations::door::{Door, Sent, Table};
 
 /// What binding reads of a body.
 const FIELDS: &[&str] = &[

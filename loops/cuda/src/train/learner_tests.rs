@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::emulator::Emulator;
 use crate::testing::{
     PPO, config, dense, go_on, learner, lora, lora_of, model, policy, recorded, rows, tiny,
     with_experts,
 };
-use crate::{Device, Driver, Emulator, Launch, Limits};
+use crate::{Device, Driver, Launch, Limits};
 use hone_checkpoint::AdapterDtype;
 use hone_checkpoint::config::{Family, ModelConfig};
 use hone_kernels::format::block_quant::WeightFormat;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::backward::{BACK_THREADS, back_launch_for, outer_launch_for};
 use super::{PAIR_BYTES_MAX, pair_floats, pieces};
-use crate::Emulator;
 use crate::args::{Back, Leave, Outer};
 use crate::driver::{Buffer, Driver, launch};
+use crate::emulator::Emulator;
 use crate::matrix::Packer;
 use crate::testing::tiny;
 use hone_checkpoint::config::{Family, ModelConfig};

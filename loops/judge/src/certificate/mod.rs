@@ -4,10 +4,13 @@
 
 mod change;
 mod check;
-pub mod corpus;
 mod follow;
 mod pay;
 mod value;
+
+#[cfg(test)]
+#[path = "../../../../tests/bench/src/judge/programs.rs"]
+pub(crate) mod corpus;
 
 use std::collections::BTreeMap;
 

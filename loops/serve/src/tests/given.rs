@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hone_checkpoint::ModelConfig;
-use hone_cuda::Emulator;
+use hone_cuda_emulator::Emulator;
 use hone_domain::{
     Ask, Collect, Delta, Origin, PolicyVersion, Reason, Sampling, ServeError, StopReason, Token,
 };

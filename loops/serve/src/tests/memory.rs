@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
-use hone_cuda::{Driver, Emulator};
+use hone_cuda::Driver;
+use hone_cuda_emulator::Emulator;
 use hone_domain::{Ask, ServeError};
 use hone_nn::Adapter;
 use hone_runtime::RoomState;

@@ -18,7 +18,8 @@ use hone_text::tokenizer::Tokenizer;
 use serde_json::json;
 use uuid::Uuid;
 
-use hone_cuda::{Device, Emulator};
+use hone_cuda::Device;
+use hone_cuda_emulator::Emulator;
 
 use crate::{Answer, Backend, Config, Engine, ServeCtx};
 

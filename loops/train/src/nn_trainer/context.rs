@@ -23,9 +23,7 @@ use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
 use super::telling::{Asks, Telling, Way, all_ways, best_ways, forms};
-use super::wishes::{
-    behind, copies, echoes, framed, last_question, turn_of, wishes, words_of,
-};
+use super::wishes::{behind, copies, echoes, framed, last_question, turn_of, wishes, words_of};
 use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
 use crate::probe::is_looping;
 use crate::progress::Phase;
@@ -66,7 +64,12 @@ pub(super) struct Distilled {
 impl Distilled {
     /// The turns of its wishes.
     pub(super) fn turns(&self, job: &TrainJob) -> WishTurns {
-        let turns = |wishes: &[String]| wishes.iter().filter_map(|wish| turn_of(job, wish)).collect();
+        let turns = |wishes: &[String]| {
+            wishes
+                .iter()
+                .filter_map(|wish| turn_of(job, wish))
+                .collect()
+        };
         WishTurns {
             followed: turns(&self.wishes),
             replaced: turns(&self.replaced),

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_checkpoint::ExpertsConfig;
-use hone_cuda::{Device, Driver, Emulator};
+use hone_cuda::{Device, Driver};
+use hone_cuda_emulator::Emulator;
 use hone_domain::Turn;
 
 use super::tests::{adopt, config, job, parts, parts_with, sampled, some_experts};

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::tests::{adopt, config, job, parts, rises, sampled};
 use super::*;
 use crate::house::House;
-use crate::save::checkpoint_key;
 use crate::trainer::Candidate;
+use hone_domain::checkpoint_key;
 
 /// Every weight learns at a fraction of the rate of a LoRA.
 fn in_form(form: AdapterForm) -> Config {

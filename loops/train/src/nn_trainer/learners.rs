@@ -5,7 +5,8 @@ use hone_domain::{Blobs, Digest, Policy, Scope};
 use hone_nn::{Adapter, Learner, LearnerConfig, StateError, peft};
 
 use super::{NnParts, adapter_digest};
-use crate::save::{checkpoint_key, read_checkpoint};
+use crate::save::read_checkpoint;
+use hone_domain::checkpoint_key;
 
 /// The adapter a learner stands at; none is a fresh one on the base model.
 type At = Option<Digest>;

@@ -41,8 +41,8 @@ use crate::nn_trainer::learners::Learners;
 use crate::objective::DistillForm;
 use crate::pack::PackedRow;
 use crate::progress::Phase;
-use crate::save::scope_hash;
 use crate::trainer::{Candidate, Parity, TrainError, TrainJob, Trainer, Wording};
+use hone_domain::scope_hash;
 
 pub use lessons::{hint_words, hinted_prompt};
 pub use reference::{Fact, Reference, generic_prompts};
@@ -203,7 +203,7 @@ impl NnTrainer {
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Measured, TrainError> {
         let distilled = &stepped.taught.distilled;
-        let kept = self.kept(learner, pause)?;
+        let kept = self.kept(learner, &distilled.wishes, pause)?;
         job.progress.at(0.4);
         let asked = (distilled, stepped.unseen_before.as_slice());
         let wish = self.meter(learner, asked, policies, pause)?;

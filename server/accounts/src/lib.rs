@@ -1,0 +1,32 @@
+//! People and programs that call: verifies keys and sign-ins, remembers whom it verified, limits guessing and
+//! requests. What lasts is in the store.
+//!
+//! Never: HTTP, what is asked of the model.
+
+mod attempts;
+pub mod audit;
+mod caller;
+mod config;
+mod crypto;
+mod directory;
+mod error;
+pub mod expiry;
+pub mod groups;
+mod known;
+pub mod links;
+mod lock;
+pub mod meter;
+mod names;
+pub mod oidc;
+pub mod secrets;
+mod sign_in;
+
+#[cfg(test)]
+#[path = "../../../tests/support/defaults.rs"]
+mod defaults;
+
+pub use caller::{Allowance, Caller, Via};
+pub use config::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
+pub use directory::{Directory, Signed};
+pub use error::{Error, store_error};
+pub use names::{PASSWORD_CHARS, is_name, password_fault};

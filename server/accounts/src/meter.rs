@@ -1,0 +1,619 @@
+//! Limits of keys, owners and teams: how much was used lately, and who must wait. Use fades evenly: a
+//! limit of 60 a minute gives back one a second, so a burst may take all of it at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use hone_domain::{Millis, RateLimits, RequestId};
+use hone_runtime::Clock;
+
+use crate::Caller;
+use crate::Error;
+use crate::config::LimitsConfig;
+use crate::lock::locked;
+
+const MINUTE_MS: u64 = 60_000;
+const DAY_MS: u64 = 86_400_000;
+/// Sums of shares of a second are not exact.
+const ROUNDING: f64 = 1e-6;
+
+/// What was used of one limit and has not faded yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    amount: f64,
+    at_ms: Millis,
+}
+
+/// A limit: this much in a window.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    most: u64,
+    window_ms: u64,
+}
+
+impl Limit {
+    fn per_minute(most: Option<u64>) -> Option<Self> {
+        Self::of(most, MINUTE_MS)
+    }
+
+    fn of(most: Option<u64>, window_ms: u64) -> Option<Self> {
+        let most = most.filter(|most| *most > 0)?;
+        Some(Self { most, window_ms })
+    }
+}
+
+impl Used {
+    fn fade(&mut self, limit: Limit, now_ms: Millis) {
+        let passed_ms = (now_ms - self.at_ms).max(0) as f64;
+        let faded = passed_ms * limit.most as f64 / limit.window_ms as f64;
+        self.amount = (self.amount - faded).max(0.0);
+        self.at_ms = now_ms;
+    }
+
+    /// How much may be used now. Debt counts as nothing.
+    fn remaining(&self, limit: Limit) -> u64 {
+        (limit.most as f64 - self.amount + ROUNDING).max(0.0) as u64
+    }
+
+    /// How long until one more may be used; none if it may be now.
+    fn wait_ms(&self, limit: Limit) -> Option<u64> {
+        let over = self.amount + 1.0 - limit.most as f64;
+        let wait_ms = over * limit.window_ms as f64 / limit.most as f64;
+        (over > ROUNDING).then(|| (wait_ms - ROUNDING).ceil() as u64)
+    }
+
+    /// How long until nothing of it is used any more.
+    fn reset_ms(&self, limit: Limit) -> u64 {
+        let reset_ms = self.amount * limit.window_ms as f64 / limit.most as f64;
+        (reset_ms - ROUNDING).max(0.0).ceil() as u64
+    }
+}
+
+/// What one key or owner used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    requests: Used,
+    tokens: Used,
+    day: Used,
+    live: u64,
+    seen_ms: Millis,
+}
+
+/// A key or an owner, with the limits it has.
+#[derive(Clone, Debug)]
+struct Subject {
+    name: String,
+    limits: RateLimits,
+}
+
+/// One limit as headers tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The limit.
+    pub limit: u64,
+    /// What is left of it.
+    pub remaining: u64,
+    /// Until all of it is there again, in milliseconds.
+    pub reset_ms: u64,
+}
+
+/// What headers tell; of key, owner, keeper and team, whichever has least left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Requests in a minute.
+    pub requests: Option<Shown>,
+    /// Tokens in a minute.
+    pub tokens: Option<Shown>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    rows: HashMap<String, Row>,
+    open: HashMap<RequestId, Arc<[Subject]>>,
+}
+
+/// The meters of everybody.
+pub struct Meters {
+    config: RwLock<LimitsConfig>,
+    clock: Arc<dyn Clock>,
+    inner: Mutex<Inner>,
+}
+
+/// A request that was let in; it counts as one at once until this is dropped.
+pub struct Ticket {
+    meters: Arc<Meters>,
+    request: RequestId,
+    subjects: Arc<[Subject]>,
+}
+
+/// Charges tokens to whoever a request belongs to.
+pub struct Spender {
+    meters: Arc<Meters>,
+    subjects: Arc<[Subject]>,
+}
+
+impl Spender {
+    /// Charges tokens that were used. What is over the limit delays the next request.
+    pub fn spend(&self, tokens: usize) {
+        self.meters.spend(&self.subjects, tokens as f64);
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut inner = locked(&self.meters.inner);
+        inner.open.remove(&self.request);
+        for subject in &*self.subjects {
+            if let Some(row) = inner.rows.get_mut(&subject.name) {
+                row.live = row.live.saturating_sub(1);
+            }
+        }
+    }
+}
+
+impl Meters {
+    /// Nobody has used anything.
+    pub fn new(config: LimitsConfig, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            config: RwLock::new(config),
+            clock,
+            inner: Mutex::new(Inner::default()),
+        }
+    }
+
+    /// The limits of everybody without exceptions.
+    pub fn limits(&self) -> LimitsConfig {
+        *self.config.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other limits from now on; what was used stays used.
+    pub fn set_limits(&self, limits: LimitsConfig) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    /// Key, owner, keeper and team of a caller, as far as they have limits.
+    fn subjects(&self, caller: &Caller) -> Vec<Subject> {
+        let allowance = &caller.allowance;
+        let key = allowance.key.as_ref().map(|(id, limits)| Subject {
+            name: format!("key {id}"),
+            limits: limits.or(self.limits().key.rates()),
+        });
+        let owner = Subject {
+            name: format!("owner {}", caller.owner),
+            limits: allowance.owner.or(self.limits().owner.rates()),
+        };
+        let configured = self.limits();
+        let keeper = allowance.keeper.as_ref().map(|(name, limits)| Subject {
+            name: format!("owner {name}"),
+            limits: limits.or(configured.owner.rates()),
+        });
+        let team = allowance.team.as_ref().map(|(name, limits)| Subject {
+            name: format!("team {name}"),
+            limits: limits.or(configured.team.rates()),
+        });
+        let is_limited = |subject: &Subject| {
+            let limits = subject.limits;
+            [
+                limits.requests_per_minute,
+                limits.tokens_per_minute,
+                limits.tokens_per_day,
+                limits.streams_max,
+            ]
+            .iter()
+            .any(|limit| limit.is_some_and(|most| most > 0))
+        };
+        let own = key.into_iter().chain([owner]);
+        own.chain(keeper).chain(team).filter(is_limited).collect()
+    }
+
+    /// Lets a request in, or says which limit it is over and when to come back. None for a caller
+    /// without limits, who costs nothing here.
+    pub fn admit(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: RequestId,
+    ) -> Result<Option<Ticket>, Error> {
+        let subjects = self.subjects(caller);
+        if subjects.is_empty() {
+            return Ok(None);
+        }
+        let now_ms = self.clock.now_ms();
+        let mut inner = locked(&self.inner);
+        for subject in &subjects {
+            inner.make_room(&subject.name, self.limits().counted_max);
+            let row = inner.rows.entry(subject.name.clone()).or_default();
+            row.seen_ms = now_ms;
+            row.check(subject, now_ms)?;
+        }
+        for row in subjects.iter().map(|s| &s.name) {
+            if let Some(row) = inner.rows.get_mut(row) {
+                row.requests.amount += 1.0;
+                row.live += 1;
+            }
+        }
+        let subjects: Arc<[Subject]> = subjects.into();
+        inner.open.insert(request, subjects.clone());
+        drop(inner);
+        Ok(Some(Ticket {
+            meters: self.clone(),
+            request,
+            subjects,
+        }))
+    }
+
+    /// Who pays for a request; none where nobody counts.
+    pub fn spender(self: &Arc<Self>, request: RequestId) -> Option<Spender> {
+        let subjects = locked(&self.inner).open.get(&request)?.clone();
+        Some(Spender {
+            meters: self.clone(),
+            subjects,
+        })
+    }
+
+    fn spend(&self, subjects: &[Subject], tokens: f64) {
+        let now_ms = self.clock.now_ms();
+        let mut inner = locked(&self.inner);
+        for subject in subjects {
+            let Some(row) = inner.rows.get_mut(&subject.name) else {
+                continue;
+            };
+            row.fade(subject.limits, now_ms);
+            row.tokens.amount += tokens;
+            row.day.amount += tokens;
+        }
+    }
+
+    /// What headers tell a caller.
+    pub fn standing(&self, caller: &Caller) -> Standing {
+        let subjects = self.subjects(caller);
+        let mut standing = Standing::default();
+        if subjects.is_empty() {
+            return standing;
+        }
+        let now_ms = self.clock.now_ms();
+        let inner = locked(&self.inner);
+        for subject in subjects {
+            let mut row = inner.rows.get(&subject.name).copied().unwrap_or_default();
+            row.fade(subject.limits, now_ms);
+            let show = |used: Used, limit: Option<Limit>, before: Option<Shown>| {
+                let shown = limit.map(|limit| Shown {
+                    limit: limit.most,
+                    remaining: used.remaining(limit),
+                    reset_ms: used.reset_ms(limit),
+                });
+                [before, shown]
+                    .into_iter()
+                    .flatten()
+                    .min_by_key(|shown| shown.remaining)
+            };
+            let limits = subject.limits;
+            let requests = Limit::per_minute(limits.requests_per_minute);
+            standing.requests = show(row.requests, requests, standing.requests);
+            let tokens = Limit::per_minute(limits.tokens_per_minute);
+            standing.tokens = show(row.tokens, tokens, standing.tokens);
+        }
+        standing
+    }
+}
+
+impl Row {
+    fn fade(&mut self, limits: RateLimits, now_ms: Millis) {
+        let rows = [
+            (
+                &mut self.requests,
+                Limit::per_minute(limits.requests_per_minute),
+            ),
+            (
+                &mut self.tokens,
+                Limit::per_minute(limits.tokens_per_minute),
+            ),
+            (&mut self.day, Limit::of(limits.tokens_per_day, DAY_MS)),
+        ];
+        for (used, limit) in rows {
+            match limit {
+                Some(limit) => used.fade(limit, now_ms),
+                // Nothing is owed once a limit comes.
+                None => {
+                    *used = Used {
+                        amount: 0.0,
+                        at_ms: now_ms,
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(&mut self, subject: &Subject, now_ms: Millis) -> Result<(), Error> {
+        let limits = subject.limits;
+        self.fade(limits, now_ms);
+        let streams = limits.streams_max.filter(|most| *most > 0);
+        if let Some(most) = streams.filter(|most| self.live >= *most) {
+            return Err(limited(subject, ("completions at once", most), 1_000));
+        }
+        let rows = [
+            (
+                "requests a minute",
+                self.requests,
+                Limit::per_minute(limits.requests_per_minute),
+            ),
+            (
+                "tokens a minute",
+                self.tokens,
+                Limit::per_minute(limits.tokens_per_minute),
+            ),
+            (
+                "tokens a day",
+                self.day,
+                Limit::of(limits.tokens_per_day, DAY_MS),
+            ),
+        ];
+        for (what, used, limit) in rows {
+            let Some(limit) = limit else { continue };
+            if let Some(wait_ms) = used.wait_ms(limit) {
+                return Err(limited(subject, (what, limit.most), wait_ms));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Room for one more row: those unused for longest go, a quarter at a time.
+    fn make_room(&mut self, name: &str, most: usize) {
+        if self.rows.len() < most || self.rows.contains_key(name) {
+            return;
+        }
+        let idle = self.rows.iter().filter(|(_, row)| row.live == 0);
+        let mut idle: Vec<(Millis, String)> = idle
+            .map(|(name, row)| (row.seen_ms, name.clone()))
+            .collect();
+        idle.sort_unstable();
+        for (_, name) in idle.into_iter().take(most.div_ceil(4)) {
+            self.rows.remove(&name);
+        }
+    }
+}
+
+fn limited(subject: &Subject, (what, most): (&str, u64), retry_after_ms: u64) -> Error {
+    let wait_s = retry_after_ms.div_ceil(1_000);
+    let what = match what.split_once("s ") {
+        Some((one, per)) if most == 1 => format!("{one} {per}"),
+        _ => what.to_owned(),
+    };
+    Error::Limited {
+        code: "rate_limit_exceeded",
+        message: format!(
+            "rate limit reached for {}: {most} {what}; try again in {wait_s} s",
+            subject.name
+        ),
+        retry_after_ms,
+    }
+}
+
+/// A time as OpenAI's headers write it: `120ms`, `7s`, `6m0s`.
+pub fn reset_text(ms: u64) -> String {
+    let seconds = ms.div_ceil(1_000);
+    match (ms, seconds / 3_600, seconds % 3_600 / 60, seconds % 60) {
+        (0..1_000, ..) => format!("{ms}ms"),
+        (_, 0, 0, s) => format!("{s}s"),
+        (_, 0, m, s) => format!("{m}m{s}s"),
+        (_, h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use hone_runtime::ManualClock;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::Allowance;
+    use crate::config::LimitSet;
+
+    const NONE: LimitSet = LimitSet {
+        requests_per_minute: 0,
+        tokens_per_minute: 0,
+        tokens_per_day: 0,
+        streams_max: 0,
+    };
+
+    fn meters(key: LimitSet, owner: LimitSet) -> (Arc<Meters>, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::at(1_000));
+        let config = LimitsConfig {
+            key,
+            owner,
+            team: NONE,
+            counted_max: 8,
+        };
+        (Arc::new(Meters::new(config, clock.clone())), clock)
+    }
+
+    fn caller(owner: &str, key: Option<&str>, limits: RateLimits) -> Caller {
+        Caller {
+            owner: owner.to_owned(),
+            allowance: Allowance {
+                key: key.map(|key| (key.to_owned(), limits)),
+                owner: RateLimits::default(),
+                ..Allowance::default()
+            },
+            ..Caller::stranger()
+        }
+    }
+
+    fn id(n: u128) -> RequestId {
+        RequestId(Uuid::from_u128(n))
+    }
+
+    /// Milliseconds to wait, or none if it was let in.
+    fn wait(meters: &Arc<Meters>, caller: &Caller) -> Option<u64> {
+        match meters.admit(caller, id(1)) {
+            Ok(_) => None,
+            Err(Error::Limited { retry_after_ms, .. }) => Some(retry_after_ms),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn what_is_reached_is_told_in_whole_seconds() {
+        for (most, expected) in [
+            (1, ": 1 request a minute; try again in 60 s"),
+            (7, ": 7 requests a minute; try again in 9 s"),
+        ] {
+            let owner = LimitSet {
+                requests_per_minute: most,
+                ..NONE
+            };
+            let (meters, _) = meters(NONE, owner);
+            let ann = caller("ann", None, RateLimits::default());
+            for _ in 0..most {
+                assert_eq!(wait(&meters, &ann), None);
+            }
+            let told = meters.admit(&ann, id(1)).map(drop).unwrap_err();
+            assert!(told.to_string().ends_with(expected), "{told}");
+        }
+    }
+
+    #[test]
+    fn requests_come_back_evenly() {
+        let owner = LimitSet {
+            requests_per_minute: 3,
+            ..NONE
+        };
+        let (meters, clock) = meters(NONE, owner);
+        let ann = caller("ann", None, RateLimits::default());
+        for left in [2, 1, 0] {
+            assert_eq!(wait(&meters, &ann), None);
+            assert_eq!(meters.standing(&ann).requests.unwrap().remaining, left);
+        }
+        assert_eq!(wait(&meters, &ann), Some(20_000));
+        assert_eq!(
+            wait(&meters, &caller("bob", None, RateLimits::default())),
+            None
+        );
+        clock.advance(19_000);
+        assert_eq!(wait(&meters, &ann), Some(1_000));
+        clock.advance(1_000);
+        assert_eq!(wait(&meters, &ann), None);
+        assert_eq!(wait(&meters, &ann), Some(20_000));
+        assert_eq!(meters.standing(&ann).requests.unwrap().reset_ms, 60_000);
+        assert_eq!(meters.standing(&ann).tokens, None);
+    }
+
+    #[test]
+    fn tokens_are_charged_afterwards_and_debt_delays() {
+        let owner = LimitSet {
+            tokens_per_minute: 600,
+            tokens_per_day: 2_000,
+            ..NONE
+        };
+        let (meters, clock) = meters(NONE, owner);
+        let ann = caller("ann", None, RateLimits::default());
+        let ticket = meters.admit(&ann, id(7)).unwrap().unwrap();
+        let spender = meters.spender(id(7)).unwrap();
+        drop(ticket);
+        assert!(meters.spender(id(7)).is_none(), "the request is over");
+        spender.spend(1_200);
+        // 601 tokens too many for one more, at ten a second.
+        assert_eq!(wait(&meters, &ann), Some(60_100));
+        assert_eq!(meters.standing(&ann).tokens.unwrap().remaining, 0);
+        clock.advance(60_100);
+        assert_eq!(wait(&meters, &ann), None);
+        spender.spend(900);
+        clock.advance(120_000);
+        let wait_ms = wait(&meters, &ann).unwrap();
+        assert!(
+            (4_000_000..4_400_000).contains(&wait_ms),
+            "the day: {wait_ms}"
+        );
+    }
+
+    #[test]
+    fn streams_end_with_their_ticket() {
+        let owner = LimitSet {
+            streams_max: 2,
+            ..NONE
+        };
+        let (meters, _) = meters(NONE, owner);
+        let ann = caller("ann", None, RateLimits::default());
+        let first = meters.admit(&ann, id(1)).unwrap();
+        let second = meters.admit(&ann, id(2)).unwrap();
+        assert_eq!(wait(&meters, &ann), Some(1_000));
+        drop(first);
+        assert_eq!(wait(&meters, &ann), None);
+        drop(second);
+    }
+
+    #[test]
+    fn a_key_has_its_own_limits_within_its_owners() {
+        let set = |n| LimitSet {
+            requests_per_minute: n,
+            ..NONE
+        };
+        let (meters, _) = meters(set(2), set(4));
+        let exception = |n| RateLimits {
+            requests_per_minute: n,
+            ..RateLimits::default()
+        };
+        let (plain, strict, free) = (
+            caller("ann", Some("plain"), exception(None)),
+            caller("ann", Some("strict"), exception(Some(1))),
+            caller("ann", Some("free"), exception(Some(0))),
+        );
+        assert_eq!(wait(&meters, &strict), None);
+        assert_eq!(wait(&meters, &strict), Some(60_000));
+        assert_eq!(wait(&meters, &plain), None);
+        assert_eq!(wait(&meters, &plain), None);
+        assert_eq!(wait(&meters, &plain), Some(30_000));
+        assert_eq!(wait(&meters, &free), None);
+        assert_eq!(wait(&meters, &free), Some(15_000), "the owner's four");
+        assert_eq!(meters.standing(&strict).requests.unwrap().limit, 1);
+    }
+
+    #[test]
+    fn what_is_counted_is_bounded() {
+        let (meters, clock) = meters(
+            NONE,
+            LimitSet {
+                requests_per_minute: 1,
+                ..NONE
+            },
+        );
+        for n in 0..100 {
+            clock.advance(1);
+            wait(
+                &meters,
+                &caller(&format!("owner-{n}"), None, RateLimits::default()),
+            );
+            assert!(locked(&meters.inner).rows.len() <= 8);
+        }
+        let last = caller("owner-99", None, RateLimits::default());
+        assert!(wait(&meters, &last).is_some(), "the newest are remembered");
+        let unlimited = Meters::new(
+            LimitsConfig {
+                key: NONE,
+                owner: NONE,
+                team: NONE,
+                counted_max: 1,
+            },
+            clock,
+        );
+        assert!(Arc::new(unlimited).admit(&last, id(1)).unwrap().is_none());
+    }
+
+    #[test]
+    fn times_read_as_in_openais_headers() {
+        let rows = [
+            (0, "0ms"),
+            (120, "120ms"),
+            (1_000, "1s"),
+            (6_200, "7s"),
+            (360_000, "6m0s"),
+        ];
+        for (ms, text) in rows {
+            assert_eq!(reset_text(ms), text);
+        }
+        assert_eq!(reset_text(86_400_000), "24h0m0s");
+    }
+}

@@ -1,0 +1,33 @@
+//! What goes over the wire: request bodies with their checks, and reply bodies.
+//!
+//! Never: how HTTP carries them, what is done about them.
+
+pub mod anthropic;
+pub mod capture;
+pub mod completions;
+pub mod content;
+mod error;
+pub mod feedback;
+pub mod foreign;
+pub mod formats;
+pub mod generate;
+pub mod groups;
+mod json;
+pub mod learning;
+pub mod messages;
+pub mod openai;
+mod parameters;
+pub mod people;
+pub mod plain;
+pub mod replies;
+pub mod responses;
+pub mod sampling;
+mod schema;
+mod schema_size;
+pub mod session;
+pub mod tools;
+pub mod under_way;
+pub mod wishes;
+
+pub use error::RequestError;
+pub use json::JsonObject;

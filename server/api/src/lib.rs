@@ -1,0 +1,67 @@
+//! HTTP: middleware, routes and the forms of requests and replies. Handlers parse, call, render.
+//!
+//! Never: tensors, training, SQL, who composes the process.
+
+pub mod acts;
+pub mod anthropic;
+pub mod asked;
+pub mod bodies;
+pub mod body;
+mod config;
+pub mod cors;
+pub mod envelope;
+pub mod error;
+pub mod guard;
+pub mod lists;
+pub mod metrics;
+pub mod openapi;
+pub mod page;
+pub mod replays;
+pub mod reply;
+pub mod rights;
+pub mod routes;
+pub mod settings;
+pub mod sse;
+mod state;
+pub mod swap;
+
+#[cfg(test)]
+#[path = "../../../tests/support/adapters.rs"]
+mod adapters;
+#[cfg(test)]
+#[path = "../../../tests/support/defaults.rs"]
+mod defaults;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+
+pub use config::{HttpConfig, Key, KeyConfig};
+pub use state::{Http, Life, ModelNames};
+
+/// Every route behind the envelope.
+pub fn router(http: Arc<Http>) -> Router {
+    let (routes, document) = routes::all().split_for_parts();
+    routes
+        .merge(openapi::route(&document))
+        .merge(page::routes(http.page.clone()))
+        .fallback(envelope::unknown_path)
+        .method_not_allowed_fallback(envelope::wrong_method)
+        .layer(from_fn_with_state(http.acts.clone(), acts::layer))
+        .layer(from_fn_with_state(http.replaying(), replays::layer))
+        .layer(from_fn_with_state(http.clone(), envelope::wrap))
+        .with_state(http)
+}
+
+/// The finished document, for people's tools and the page's types.
+pub fn document() -> String {
+    let (_, document) = routes::all().split_for_parts();
+    let text = document.to_pretty_json();
+    let text = text.expect("the document is made of strings and maps");
+    text.replace("/{*id}", "/{id}") + "\n"
+}

@@ -1,0 +1,167 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::name_ignored;
+use super::talk::{
+    Admitted, Talk, Wanted, Wants, admit, capture_of, choose, grant, limit_of, sampling_of, serving,
+};
+use crate::Http;
+use crate::anthropic::MessagesErrorBody;
+use crate::asked::Asked;
+use crate::body::read_json;
+use crate::error::ApiError;
+use crate::reply::{Dialect, anthropic as reply};
+use hone_api_types::anthropic::MessagesRequest;
+use hone_api_types::content::{Reader, hide};
+use hone_api_types::foreign::Aliases;
+use hone_api_types::sampling::Stop;
+use hone_api_types::tools::Offer;
+use hone_inference::Door;
+
+/// Answers a conversation in Anthropic's form.
+#[utoipa::path(
+    post,
+    path = "/v1/messages",
+    request_body = MessagesRequest,
+    responses(
+        (status = 200, description = "The message; with `stream` its events", body = Value),
+        (status = 400, description = "What is wrong, and where", body = MessagesErrorBody),
+        (status = 401, body = MessagesErrorBody),
+        (status = 403, body = MessagesErrorBody),
+        (status = 404, description = "No such model", body = MessagesErrorBody),
+        (status = 408, body = MessagesErrorBody),
+        (status = 413, body = MessagesErrorBody),
+        (status = 415, body = MessagesErrorBody),
+        (status = 429, description = "The waiting line is full; see retry-after", body = MessagesErrorBody),
+        (status = 500, body = MessagesErrorBody),
+        (status = 503, body = MessagesErrorBody),
+    )
+)]
+pub async fn create_message(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let object = read_json(request, http.body_limits()).await?;
+    let (body, mut ignored) = MessagesRequest::from_object(object)?;
+    ignored.extend(body.session.not_kept());
+    let door = serving(&http)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
+    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
+    if body.message.max_tokens.is_none() {
+        return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
+    }
+    let mut talk = talk((&http, door), &body, &mut ignored)?;
+    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
+    let stops = talk.stops.clone();
+    let stream = body.message.stream.unwrap_or(false);
+    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
+    talk.captures(capture);
+    let wants = Wants {
+        stream,
+        include_usage: true,
+        logprobs: None,
+        capture,
+        model: body.message.model,
+        dialect: Dialect::Messages,
+        aliases: Aliases::default(),
+        request: asked.shown.clone(),
+    };
+    let plan = talk.plan(door, policy, (wish, &asked)).await?;
+    let opened = door.open(plan).await?;
+    let admitted = admit(&http, door, (vec![opened], &wants)).await?;
+    let (frame, merged, about) = admitted.parts();
+    let mut response = if wants.stream {
+        reply::streamed(frame, merged, stops)
+    } else {
+        reply::whole(frame, merged, stops).await?
+    };
+    Admitted::headers(&about, &mut response);
+    name_ignored(&mut response, &ignored);
+    Ok(response)
+}
+
+/// How long a conversation is.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TokenCount {
+    /// Tokens of the prompt.
+    pub input_tokens: usize,
+}
+
+/// Counts the tokens of a conversation, and asks nothing.
+#[utoipa::path(
+    post,
+    path = "/v1/messages/count_tokens",
+    request_body = MessagesRequest,
+    responses(
+        (status = 200, body = TokenCount),
+        (status = 400, description = "What is wrong, and where", body = MessagesErrorBody),
+        (status = 401, body = MessagesErrorBody),
+        (status = 403, body = MessagesErrorBody),
+        (status = 404, description = "No such model", body = MessagesErrorBody),
+        (status = 408, body = MessagesErrorBody),
+        (status = 413, body = MessagesErrorBody),
+        (status = 415, body = MessagesErrorBody),
+        (status = 503, body = MessagesErrorBody),
+    )
+)]
+pub async fn count_tokens(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let headers = request.headers().clone();
+    let object = read_json(request, http.body_limits()).await?;
+    let (body, mut ignored) = MessagesRequest::from_object(object)?;
+    let door = serving(&http)?;
+    let wish = body.session.resolve(&headers, &http.binding)?;
+    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
+    let mut talk = talk((&http, door), &body, &mut ignored)?;
+    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
+    let plan = talk.plan(door, policy, (wish, &asked)).await?;
+    let input_tokens = door.tokens_of(plan).await?.len();
+    let mut response = Json(TokenCount { input_tokens }).into_response();
+    name_ignored(&mut response, &ignored);
+    Ok(response)
+}
+
+fn talk(
+    (http, door): (&Http, &Door),
+    body: &MessagesRequest,
+    ignored: &mut Vec<String>,
+) -> Result<Talk, ApiError> {
+    let fields = &body.message;
+    let mut reader = Reader::default();
+    let mut messages = body.messages(http.config.messages_max, &mut reader)?;
+    hide(&mut messages, &http.binding.unshown, &mut reader);
+    let (choice, parallel) = body.chat_choice()?;
+    let tools = body.functions(&mut reader)?.tools;
+    ignored.extend(reader.ignored());
+    let mut sampling = body.sampling.clone();
+    if let Some(stops) = &fields.stop_sequences {
+        sampling.stop = Some(Stop::Many(stops.clone()));
+    }
+    Ok(Talk {
+        messages,
+        wanted: Wanted {
+            form: body.shape_fields(),
+            offer: Offer::of(&tools, choice.as_ref(), parallel)?,
+            ignore_end: sampling.ignore_eos.unwrap_or(false),
+        },
+        stops: sampling.stops()?,
+        max_tokens: limit_of("max_tokens", fields.max_tokens)?,
+        n: 1,
+        template: body.template(),
+        prediction: None,
+        prompt_logprobs: None,
+        sampling: sampling_of(http, door, &sampling)?,
+    })
+}

@@ -1,0 +1,389 @@
+//! Consent, forgetting, and whether learning helps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use hone_domain::{ForgetId, PolicyVersion, Scope, Turn, TurnId, lift};
+use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError, PolicyStatus};
+use serde_json::json;
+
+use super::auth::strict;
+use super::{Reply, ledger_error};
+use crate::Http;
+use crate::asked::Asked;
+use crate::error::{ApiError, ErrorBody};
+use crate::lists::query;
+use hone_api_types::learning::{
+    ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
+    ScopeQuery, UserQuery, WishReply,
+};
+use hone_api_types::session::named_user;
+use hone_api_types::under_way::{LearningReply, UnderWayReply};
+
+/// Versions that "what was learned" names.
+const VERSIONS_MAX: usize = 100;
+
+/// The caller's own scope.
+fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
+    Ok(http.rules.scope(&asked.caller.owner, named_user(user)?).0)
+}
+
+/// The same for what is done to all of it: where several people share one policy, naming one of them
+/// must not do it to all.
+fn whole_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
+    match http.rules.scope(&asked.caller.owner, named_user(user)?) {
+        (_, Some(source)) if !source.is_empty() => Err(ApiError::Forbidden {
+            code: "shared_policy",
+            message: "several people share this policy, so this would be done to all of them: leave `user` \
+                      out to mean all, or forget sessions or turns of one by their ids"
+                .to_owned(),
+        }),
+        (scope, _) => Ok(scope),
+    }
+}
+
+/// What may be learned from the caller.
+#[utoipa::path(
+    get,
+    path = "/v1/consent",
+    params(UserQuery),
+    responses(
+        (status = 200, body = ConsentReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+    )
+)]
+pub async fn get_consent(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<ConsentReply> {
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
+    let owner = &asked.caller.owner;
+    let consent = http.rules.consent(owner, &scope);
+    Ok(Json(ConsentReply::new(
+        consent,
+        (&*http.rules, owner.as_str()),
+        0,
+    )))
+}
+
+/// Decides what may be learned from the caller. Holds from the reply on, for turns that are on
+/// their way too.
+#[utoipa::path(
+    put,
+    path = "/v1/consent",
+    request_body = ConsentRequest,
+    responses(
+        (status = 200, description = "It is on disk", body = ConsentReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn put_consent(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<ConsentReply> {
+    let body: ConsentRequest = strict(&http, request).await?;
+    let scope = whole_scope(&http, &asked, body.user.as_deref())?;
+    let _deciding = http.rules.deciding().await;
+    let (before, _) = http.rules.consent(&asked.caller.owner, &scope);
+    let consent = body.consent(before);
+    let detail =
+        json!({"learning": consent.learning, "despite_store_false": consent.despite_store_false});
+    let recorded = http
+        .audit
+        .record(&asked.caller, "consent.decide", scope.as_str(), detail);
+    recorded.await?;
+    let now_ms = http.clock.now_ms();
+    let stored = http.personal.set_consent(&scope, consent, now_ms).await;
+    let withdrawn = stored.map_err(|error| ledger_error(&error))?;
+    http.rules.decided(&scope, consent);
+    let whose = (&*http.rules, asked.caller.owner.as_str());
+    Ok(Json(ConsentReply::new((consent, true), whose, withdrawn)))
+}
+
+fn forget_error(error: LedgerError) -> ApiError {
+    match error {
+        LedgerError::Conflict(what) => ApiError::NotFound(what),
+        other => ledger_error(&other),
+    }
+}
+
+/// Forgets a session, turns or everything of the caller. A dry run says what that means.
+#[utoipa::path(
+    post,
+    path = "/v1/forget",
+    request_body = ForgetRequest,
+    responses(
+        (status = 200, description = "Nothing of it is learned from or served any more; `state` says whether the last byte is gone", body = ForgetReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such session or turn of yours", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn forget(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<ForgetReply> {
+    let body: ForgetRequest = strict(&http, request).await?;
+    let id = ForgetId(http.ids.next());
+    let what = body.what()?;
+    let scope = match &what {
+        ForgetWhat::All => whole_scope(&http, &asked, body.user.as_deref())?,
+        ForgetWhat::Session(_) | ForgetWhat::Turns(_) => {
+            own_scope(&http, &asked, body.user.as_deref())?
+        }
+    };
+    let kind = match &what {
+        ForgetWhat::All => "all",
+        ForgetWhat::Session(_) => "session",
+        ForgetWhat::Turns(_) => "turns",
+    };
+    let detail = json!({"scope": scope.as_str(), "what": kind});
+    let object = format!("fgt_{id}");
+    let wish = ForgetWish {
+        id,
+        scope,
+        owner: asked.caller.owner.clone(),
+        what,
+        now_ms: http.clock.now_ms(),
+        entry: http.audit.entry(&asked.caller, ("forget", &object), detail),
+    };
+    if body.dry_run.unwrap_or(false) {
+        let plan = http.personal.plan_forget(&wish).await;
+        return Ok(Json(ForgetReply::new(&plan.map_err(forget_error)?, true)));
+    }
+    let begun = http.eraser.begin(&wish).await.map_err(forget_error)?;
+    http.paired.forget(&wish.scope);
+    http.replays.forget_owner(&wish.owner);
+    let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
+    let report = http.eraser.wait(wish.id, at_most).await;
+    let report = report.map_err(|error| ledger_error(&error))?;
+    Ok(Json(ForgetReply::new(&report.unwrap_or(begun), false)))
+}
+
+/// Forgets one turn of the caller.
+pub(super) async fn erase_turn(http: &Http, turn: &Turn, asked: &Asked) -> Result<(), ApiError> {
+    let id = ForgetId(http.ids.next());
+    let detail = json!({"scope": turn.scope.as_str(), "what": "turns"});
+    let object = format!("fgt_{id}");
+    let wish = ForgetWish {
+        id,
+        scope: turn.scope.clone(),
+        owner: asked.caller.owner.clone(),
+        what: ForgetWhat::Turns(vec![turn.id]),
+        now_ms: http.clock.now_ms(),
+        entry: http.audit.entry(&asked.caller, ("forget", &object), detail),
+    };
+    http.eraser.begin(&wish).await.map_err(forget_error)?;
+    http.paired.forget(&wish.scope);
+    http.replays.forget_owner(&wish.owner);
+    let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
+    let waited = http.eraser.wait(wish.id, at_most).await;
+    waited.map(|_| ()).map_err(|error| ledger_error(&error))
+}
+
+/// How far a wish to be forgotten has come.
+#[utoipa::path(
+    get,
+    path = "/v1/forget/{id}",
+    params(("id" = String, Path, description = "The wish")),
+    responses(
+        (status = 200, body = ForgetReply),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, description = "No such wish of yours", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn get_forget(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(id): Path<String>,
+) -> Reply<ForgetReply> {
+    let unknown = || {
+        let shown: String = id.chars().take(100).collect();
+        ApiError::NotFound(format!("no wish {shown} of yours is known"))
+    };
+    let wish = ForgetId::parse(&id).ok_or_else(unknown)?;
+    let report = http.personal.forget(wish).await;
+    let report: Option<ForgetReport> = report.map_err(|error| ledger_error(&error))?;
+    let is_own = |report: &ForgetReport| report.scope.owner() == Some(&*asked.caller.owner);
+    let report = report.filter(is_own);
+    Ok(Json(ForgetReply::new(&report.ok_or_else(unknown)?, false)))
+}
+
+async fn measured(http: &Http, scope: &Scope, share: f64) -> Reply<ImprovementReply> {
+    let most = http.rules.config().report_turns_max;
+    let turns = http.personal.scored_turns(scope, most).await;
+    let turns = turns.map_err(|error| ledger_error(&error))?;
+    let measuring = tokio::task::spawn_blocking(move || lift::measure(&turns));
+    let lift = measuring
+        .await
+        .map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok(Json(ImprovementReply::new(
+        &lift,
+        http.paired.of(scope).as_ref(),
+        share,
+    )))
+}
+
+/// Whether learning helps the caller.
+#[utoipa::path(
+    get,
+    path = "/v1/improvement",
+    params(UserQuery),
+    responses(
+        (status = 200, body = ImprovementReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn improvement(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<ImprovementReply> {
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
+    let share = http.rules.holdback_share(&asked.caller.owner);
+    measured(&http, &scope, share).await
+}
+
+/// Whether learning helps a scope.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/improvement",
+    params(ScopeQuery),
+    responses(
+        (status = 200, body = ImprovementReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn admin_improvement(
+    State(http): State<Arc<Http>>,
+    wanted: Result<Query<ScopeQuery>, QueryRejection>,
+) -> Reply<ImprovementReply> {
+    let scope = Scope::from_stored(query(wanted)?.scope);
+    let share = http.rules.holdback_share(scope.owner().unwrap_or_default());
+    measured(&http, &scope, share).await
+}
+
+/// What was learned from the caller, in plain words.
+#[utoipa::path(
+    get,
+    path = "/v1/learned",
+    params(UserQuery),
+    responses(
+        (status = 200, body = LearnedReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn learned(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<LearnedReply> {
+    let wanted = query(wanted)?;
+    let user = named_user(wanted.user.as_deref())?;
+    let (scope, source) = http.rules.scope(&asked.caller.owner, user);
+    let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
+    let learned = learned.map_err(|error| ledger_error(&error))?;
+    let newest = learned.versions.first().map(|row| row.version);
+    let wishes = match newest {
+        Some(newest) => wishes(&http, (&scope, source.as_deref()), newest).await?,
+        None => Vec::new(),
+    };
+    Ok(Json(LearnedReply::new(learned, wishes)))
+}
+
+/// The caller's own words that a version was trained to follow, and those that a newer wish replaced. A
+/// version that was published again follows what it followed. Words that were erased are not there.
+async fn wishes(
+    http: &Http,
+    (scope, source): (&Scope, Option<&str>),
+    version: PolicyVersion,
+) -> Result<Vec<WishReply>, ApiError> {
+    let read = async |version| {
+        let view = http.versions.version(scope, version, 0).await;
+        view.map_err(|error| ledger_error(&error))
+    };
+    let mut view = read(version).await?;
+    while let Some(again) = view
+        .as_ref()
+        .filter(|v| v.record.status == PolicyStatus::Rollback)
+    {
+        view = read(again.record.parent).await?;
+    }
+    let report = view.map(|view| view.record.report).unwrap_or_default();
+    let mut wishes = Vec::new();
+    for (kind, is_followed) in [("followed", true), ("replaced", false)] {
+        let ids = report["wishes"][kind].as_array().into_iter().flatten();
+        for id in ids.filter_map(|id| TurnId::parse(id.as_str()?)) {
+            let turn = http.ledger.turn_if_readable(id).await;
+            let turn = turn.map_err(|error| ledger_error(&error))?;
+            // Several people may share a policy; whose words they are is nobody else's business.
+            let is_own =
+                |turn: &Turn| turn.scope == *scope && turn.admission.source.as_deref() == source;
+            let own = turn.filter(|view| is_own(&view.turn));
+            let hint = own.and_then(|view| view.verdict?.hint);
+            wishes.extend(hint.map(|words| WishReply {
+                turn_id: format!("turn_{id}"),
+                words,
+                followed: is_followed,
+            }));
+        }
+    }
+    Ok(wishes)
+}
+
+/// Whether something is learned for the caller at the moment, and how far that is. Cheap enough to be
+/// asked every second or two.
+#[utoipa::path(
+    get,
+    path = "/v1/learning",
+    params(UserQuery),
+    responses(
+        (status = 200, body = LearningReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn learning(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    wanted: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<LearningReply> {
+    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
+    let job = (http.under_way)().filter(|job| job.scope == scope);
+    Ok(Json(LearningReply {
+        object: "learning",
+        under_way: job.as_ref().map(UnderWayReply::new),
+    }))
+}

@@ -1,0 +1,362 @@
+//! Rollback, pin, release, resume.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use hone_domain::{OnTrial, Policy, PolicyVersion, Scope};
+use hone_ledger::{LedgerError, Restore, RestoreWhy, VersionView};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::trial::{TrialReply, trial_reply};
+use super::view::{self, VersionReply};
+use super::{ActBody, conflict, decision_error, number, own_scope, read_act, unknown};
+use crate::Http;
+use crate::asked::Asked;
+use crate::error::{ApiError, ErrorBody};
+use crate::lists;
+use crate::routes::{Reply, ledger_error};
+use hone_api_types::learning::UserQuery;
+
+/// How the audit log calls a rollback.
+pub(super) const ROLLBACK: &str = "version.rollback";
+
+/// What holds a scope after an act.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct HoldReply {
+    /// Always `hold`.
+    pub object: &'static str,
+    /// The version that is served.
+    pub current: u64,
+    /// Whether it is pinned.
+    pub pinned: bool,
+    /// Why learning is stopped, where the watch stopped it.
+    pub tripped: Option<String>,
+    /// What is on trial.
+    pub trial: Option<TrialReply>,
+    /// Whether this act changed anything.
+    pub changed: bool,
+}
+
+/// The version with that number; none is the base model, which is always there.
+pub(super) async fn usable(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<Option<VersionView>, ApiError> {
+    if version == PolicyVersion::BASE {
+        return Ok(None);
+    }
+    let view = known(http, scope, version).await?;
+    if view.record.is_retired {
+        return Err(conflict(
+            "retired",
+            format!("version {version} is retired; take it back into service first"),
+        ));
+    }
+    if view.record.is_pruned {
+        return Err(conflict(
+            "pruned",
+            format!("the files of version {version} were removed for space; choose a newer one"),
+        ));
+    }
+    if view.record.is_tainted {
+        return Err(conflict(
+            "tainted",
+            format!("version {version} learned from something that was erased since"),
+        ));
+    }
+    Ok(Some(view))
+}
+
+/// The published version with that number.
+pub(super) async fn known(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<VersionView, ApiError> {
+    let view = http.versions.version(scope, version, 0).await;
+    let view = view.map_err(|e| ledger_error(&e))?;
+    view.ok_or_else(|| unknown(version))
+}
+
+/// Publishes an older version again.
+pub(super) async fn restore(
+    http: &Http,
+    asked: &Asked,
+    (act, scope, to): (&'static str, Scope, PolicyVersion),
+    body: ActBody,
+) -> Result<VersionReply, ApiError> {
+    let wanted = usable(http, &scope, to).await?;
+    let heads = http.policies.get();
+    let served = heads.newest(&scope);
+    let is_served = match (&wanted, served) {
+        (_, Some(served)) if served.version == to => true,
+        (Some(wanted), Some(served)) => wanted.record.policy.digest == served.digest,
+        (None, Some(served)) => served.is_base(),
+        (_, None) => true,
+    };
+    if is_served {
+        return Err(served_already(to, heads.trial(&scope)));
+    }
+    record(http, asked, (act, &scope), json!({ "to": to })).await?;
+    let order = Restore {
+        scope: scope.clone(),
+        to,
+        from: None,
+        why: RestoreWhy::Asked,
+        note: body.note.filter(|note| !note.trim().is_empty()),
+        now_ms: http.clock.now_ms(),
+    };
+    let restored = http.versions.restore(&order).await;
+    let policy = decided(http, asked, (act, &scope), restored).await?;
+    tracing::info!(version = policy.version.0, restores = to.0, "rolled back");
+    publish(http, &policy);
+    Ok(view::lineage(http, &scope, policy.version).await?.version)
+}
+
+/// Why a version whose adapter is the newest one's is not published again: all sessions get it, or those
+/// of its trial do.
+fn served_already(version: PolicyVersion, trial: Option<&OnTrial>) -> ApiError {
+    let Some(trial) = trial else {
+        return conflict(
+            "already_served",
+            format!("version {version} is what this scope is served already"),
+        );
+    };
+    let tried = trial.policy.version;
+    let under = match tried == version {
+        true => String::new(),
+        false => format!(" as version {tried}"),
+    };
+    conflict(
+        "conflict",
+        format!(
+            "version {version} is on trial{under}; `hone versions promote {tried}` lets it answer every \
+             session"
+        ),
+    )
+}
+
+/// Tells serve.
+pub(super) fn publish(http: &Http, policy: &Policy) {
+    http.policies.update(|heads| heads.with(policy.clone()));
+}
+
+/// Keeps a version served, restoring it first where it is not.
+pub(super) async fn keep(
+    http: &Http,
+    asked: &Asked,
+    (scope, version): (&Scope, PolicyVersion),
+) -> Result<HoldReply, ApiError> {
+    let current = http.policies.get().version(scope);
+    if version != current {
+        usable(http, scope, version).await?;
+    }
+    let detail = json!({ "version": version });
+    record(http, asked, ("version.pin", scope), detail).await?;
+    let now_ms = http.clock.now_ms();
+    let pinned = http.versions.pin(scope, version, now_ms).await;
+    let pinned = decided(http, asked, ("version.pin", scope), pinned).await?;
+    if pinned.version > PolicyVersion::BASE {
+        publish(http, &pinned);
+        http.policies
+            .update(|heads| heads.proven(scope, pinned.version));
+    }
+    tracing::info!(version = pinned.version.0, "pinned");
+    held(http, scope, true).await
+}
+
+pub(super) async fn let_go(
+    http: &Http,
+    asked: &Asked,
+    scope: &Scope,
+) -> Result<HoldReply, ApiError> {
+    record(http, asked, ("version.unpin", scope), json!({})).await?;
+    let changed = http.versions.unpin(scope).await;
+    let changed = decided(http, asked, ("version.unpin", scope), changed).await?;
+    held(http, scope, changed).await
+}
+
+pub(super) async fn learn_again(
+    http: &Http,
+    asked: &Asked,
+    scope: &Scope,
+) -> Result<HoldReply, ApiError> {
+    record(http, asked, ("learning.resume", scope), json!({})).await?;
+    let changed = http.versions.resume(scope).await;
+    let changed = decided(http, asked, ("learning.resume", scope), changed).await?;
+    held(http, scope, changed).await
+}
+
+/// Enters an act on a scope into the audit log.
+pub(super) async fn record(
+    http: &Http,
+    asked: &Asked,
+    (act, scope): (&'static str, &Scope),
+    detail: Value,
+) -> Result<(), ApiError> {
+    let scope = scope.as_str();
+    Ok(http.audit.record(&asked.caller, act, scope, detail).await?)
+}
+
+/// What the ledger said to an act that [`record`] entered. A refusal is entered too, so that the log
+/// does not tell of what was not done.
+pub(super) async fn decided<T>(
+    http: &Http,
+    asked: &Asked,
+    act: (&'static str, &Scope),
+    said: Result<T, LedgerError>,
+) -> Result<T, ApiError> {
+    let error = match said {
+        Ok(done) => return Ok(done),
+        Err(error) => error,
+    };
+    let error = decision_error(&error);
+    let detail = json!({ "refused": error.to_string() });
+    // Where the log cannot be written either, the answer is still about the act.
+    let _told = record(http, asked, act, detail).await.is_ok();
+    Err(error)
+}
+
+/// What holds a scope now.
+pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<HoldReply, ApiError> {
+    let standing = http.versions.standing(scope).await;
+    let standing = standing.map_err(|e| ledger_error(&e))?;
+    Ok(HoldReply {
+        object: "hold",
+        current: http.policies.get().version(scope).0,
+        pinned: standing.pinned,
+        trial: trial_reply(http, scope, &standing).await?,
+        tripped: standing.tripped.map(|tripped| tripped.note),
+        changed,
+    })
+}
+
+/// The scope that body or query name.
+pub(super) fn whose(
+    http: &Http,
+    asked: &Asked,
+    (body, query): (&ActBody, &UserQuery),
+) -> Result<Scope, ApiError> {
+    let user = body.user.as_deref().or(query.user.as_deref());
+    own_scope(http, asked, user)
+}
+
+type UserOr = Result<Query<UserQuery>, QueryRejection>;
+
+/// Publishes an older version of the caller's policy again, as a new version; 0 is the base model.
+#[utoipa::path(
+    post,
+    path = "/v1/versions/{version}/rollback",
+    params(("version" = u64, Path, description = "What is to be served again"), UserQuery),
+    request_body(content = ActBody, description = "May be left out"),
+    responses(
+        (status = 200, description = "The new version", body = VersionReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "`already_served`, `pruned`, `tainted`, `conflict`", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn roll_back(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: UserOr,
+    request: Request,
+) -> Reply<VersionReply> {
+    let (to, query) = (number(&version)?, lists::query(query)?);
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
+    let wanted = (ROLLBACK, scope, to);
+    Ok(Json(restore(&http, &asked, wanted, body).await?))
+}
+
+/// Keeps a version of the caller's policy served: nothing newer is published until it is released.
+/// A version that is not served is published again first.
+#[utoipa::path(
+    post,
+    path = "/v1/versions/{version}/pin",
+    params(("version" = u64, Path, description = "What is to stay"), UserQuery),
+    request_body(content = ActBody, description = "May be left out"),
+    responses(
+        (status = 200, body = HoldReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "`pruned`, `tainted`, `conflict`", body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn pin(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: UserOr,
+    request: Request,
+) -> Reply<HoldReply> {
+    let (version, query) = (number(&version)?, lists::query(query)?);
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
+    Ok(Json(keep(&http, &asked, (&scope, version)).await?))
+}
+
+/// Releases the pin of the caller's policy.
+#[utoipa::path(
+    delete,
+    path = "/v1/versions/{version}/pin",
+    params(("version" = u64, Path, description = "What was pinned"), UserQuery),
+    responses(
+        (status = 200, body = HoldReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn unpin(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: UserOr,
+    request: Request,
+) -> Reply<HoldReply> {
+    number(&version)?;
+    let query = lists::query(query)?;
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
+    Ok(Json(let_go(&http, &asked, &scope).await?))
+}
+
+/// Lets the caller's policy learn again after the watch stopped it.
+#[utoipa::path(
+    post,
+    path = "/v1/versions/resume",
+    params(UserQuery),
+    request_body(content = ActBody, description = "May be left out"),
+    responses(
+        (status = 200, body = HoldReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn resume(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    query: UserOr,
+    request: Request,
+) -> Reply<HoldReply> {
+    let query = lists::query(query)?;
+    let body = read_act(request, &http).await?;
+    let scope = whose(&http, &asked, (&body, &query))?;
+    Ok(Json(learn_again(&http, &asked, &scope).await?))
+}

@@ -1,0 +1,360 @@
+//! Two versions side by side: the same prompts, the same random numbers, live.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use hone_domain::{
+    Ask, AskContext, Collect, Delta, Message, Origin, PolicyChoice, PolicyVersion, Reason,
+    RequestId, Sampling, Scope, SessionId, StopReason, StopRules, Token, TurnId, TurnKind,
+};
+use hone_serve::Answer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+use utoipa::ToSchema;
+
+use super::act::usable;
+use super::own_scope;
+use crate::Http;
+use crate::asked::Asked;
+use crate::error::{ApiError, ErrorBody};
+use crate::lists;
+use crate::routes::auth::strict;
+use crate::routes::talk::{of_prompt, serving};
+use crate::routes::{Reply, ledger_error};
+use hone_accounts::Caller;
+use hone_accounts::meter::Spender;
+use hone_api_types::content::Reader;
+use hone_api_types::messages::{parse_messages, template_message};
+use hone_inference::{Door, OpenError, chars_of};
+
+/// Most prompts of one comparison.
+const PROMPTS_MAX: usize = 8;
+/// Most recent turns that are looked through for prompts.
+const TURNS_LOOKED_AT: usize = 64;
+/// Token limit of each answer: without a wish, and at most.
+const TOKENS_DEFAULT: u32 = 256;
+const TOKENS_MAX: u32 = 1_024;
+
+/// What to compare.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct CompareBody {
+    /// The `user` field of the requests in question; for `/v1`.
+    pub user: Option<String>,
+    /// The scope's text; for `/admin/v1`.
+    pub scope: Option<String>,
+    /// One version; 0 is the base model.
+    pub a: u64,
+    /// The other.
+    pub b: u64,
+    /// Up to 8 conversations to answer.
+    #[schema(value_type = Option<Vec<Vec<Object>>>)]
+    pub prompts: Option<Vec<Vec<Value>>>,
+    /// Or that many of the scope's newest prompts, up to 8; 3 where neither is given.
+    pub recent: Option<usize>,
+    /// Seed of both; fixed if absent, so that a repetition gives the same.
+    pub seed: Option<u64>,
+    /// Most tokens of each answer, up to 1024; 256 if absent.
+    pub max_tokens: Option<u32>,
+}
+
+/// One answer.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Said {
+    /// What was said.
+    pub text: String,
+    /// How many tokens.
+    pub tokens: usize,
+    /// Why it ended.
+    #[schema(value_type = String)]
+    pub stop: StopReason,
+    /// The version that said it.
+    pub version: u64,
+}
+
+/// One prompt answered twice.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Pair {
+    /// The prompt.
+    #[schema(value_type = Vec<Object>)]
+    pub messages: Vec<Value>,
+    /// Answered by one version.
+    pub a: Said,
+    /// And by the other.
+    pub b: Said,
+}
+
+/// Both versions' answers.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Comparison {
+    /// Always `comparison`.
+    pub object: &'static str,
+    /// One per prompt.
+    pub data: Vec<Pair>,
+}
+
+struct Prompt {
+    messages: Vec<Message>,
+    tokens: Vec<Token>,
+}
+
+/// Answers the same prompts with two versions of the caller's policy. Nothing of it is collected.
+#[utoipa::path(
+    post,
+    path = "/v1/versions/compare",
+    request_body = CompareBody,
+    responses(
+        (status = 200, body = Comparison),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "`pruned`", body = ErrorBody),
+        (status = 408, body = ErrorBody),
+        (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody),
+        (status = 429, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn compare(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    request: Request,
+) -> Reply<Comparison> {
+    let body: CompareBody = strict(&http, request).await?;
+    let scope = own_scope(&http, &asked, body.user.as_deref())?;
+    Ok(Json(side_by_side((&http, &asked), &scope, &body).await?))
+}
+
+pub(super) async fn side_by_side(
+    (http, asked): (&Http, &Asked),
+    scope: &Scope,
+    body: &CompareBody,
+) -> Result<Comparison, ApiError> {
+    let door = serving(http)?;
+    let max_tokens = body.max_tokens.unwrap_or(TOKENS_DEFAULT);
+    if !(1..=TOKENS_MAX).contains(&max_tokens) {
+        return Err(ApiError::invalid(
+            "max_tokens",
+            format!("max_tokens must be between 1 and {TOKENS_MAX}"),
+        ));
+    }
+    let a = choice(http, scope, lists::version("a", body.a)?).await?;
+    let b = choice(http, scope, lists::version("b", body.b)?).await?;
+    let prompts = match body.prompts.clone() {
+        Some(prompts) => {
+            let (chars, most) = (
+                prompts.iter().flatten().map(chars_of).sum(),
+                http.config.messages_max,
+            );
+            door.apart((asked.caller.counts_as(), chars), move |door| {
+                given(door, &prompts, most)
+            })
+            .await??
+        }
+        None => recent(http, scope, body.recent.unwrap_or(3)).await?,
+    };
+    let sampling = Sampling {
+        seed: body.seed.unwrap_or_default(),
+        ..door.language.defaults()
+    };
+    let asks = Asks {
+        http,
+        door,
+        scope,
+        caller: &asked.caller,
+        payer: http.meters.spender(asked.id),
+        sampling,
+        max_tokens,
+    };
+    let mut begun = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
+        let answers = (asks.ask(&prompt, &a)?, asks.ask(&prompt, &b)?);
+        begun.push((prompt, answers));
+    }
+    let mut data = Vec::with_capacity(begun.len());
+    let read = async {
+        for (prompt, (a, b)) in begun {
+            data.push(Pair {
+                messages: prompt.messages.iter().map(template_message).collect(),
+                a: asks.said(a).await?,
+                b: asks.said(b).await?,
+            });
+        }
+        Ok::<(), ApiError>(())
+    };
+    timeout(door.limits.completion_timeout, read)
+        .await
+        .map_err(|_| ApiError::Unavailable {
+            code: "compare_timeout",
+            message: "the answers took longer than http.completion_timeout_ms; ask for fewer \
+                      prompts or tokens"
+                .to_owned(),
+        })??;
+    Ok(Comparison {
+        object: "comparison",
+        data,
+    })
+}
+
+/// How serve is asked for that version.
+async fn choice(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<PolicyChoice, ApiError> {
+    let view = usable(http, scope, version).await?;
+    let policy = view.map(|view| view.record.policy);
+    Ok(policy.map_or(PolicyChoice::Base, PolicyChoice::Exact))
+}
+
+fn prompts_wanted(count: usize, param: &str) -> Result<(), ApiError> {
+    if (1..=PROMPTS_MAX).contains(&count) {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        param,
+        format!("{param}: between 1 and {PROMPTS_MAX} prompts are compared at a time"),
+    ))
+}
+
+fn given(
+    door: &Door,
+    prompts: &[Vec<Value>],
+    messages_max: usize,
+) -> Result<Vec<Prompt>, ApiError> {
+    prompts_wanted(prompts.len(), "prompts")?;
+    let prompt = |wire: &Vec<Value>| {
+        let messages = parse_messages(wire, messages_max, &mut Reader::default())?;
+        let text = door.rendered((&messages, &[]), (None, &Map::new()));
+        let text = text.map_err(|error| ApiError::invalid("prompts", error.to_string()))?;
+        Ok(Prompt {
+            tokens: door.language.encode(&text, false),
+            messages,
+        })
+    };
+    prompts.iter().map(prompt).collect()
+}
+
+/// The newest prompts of a scope, as they were asked.
+async fn recent(http: &Http, scope: &Scope, count: usize) -> Result<Vec<Prompt>, ApiError> {
+    prompts_wanted(count, "recent")?;
+    let rows = http.ledger.turns(Some(scope), TURNS_LOOKED_AT).await;
+    let mut prompts: Vec<Prompt> = Vec::new();
+    for row in rows.map_err(|e| ledger_error(&e))? {
+        if prompts.len() >= count {
+            break;
+        }
+        let view = http.ledger.turn(row.id).await;
+        let Some(view) = view.map_err(|e| ledger_error(&e))? else {
+            continue;
+        };
+        let turn = view.turn;
+        let is_new = prompts.iter().all(|p| p.tokens != turn.prompt_tokens);
+        if turn.kind == TurnKind::Main && !turn.messages.is_empty() && is_new {
+            prompts.push(Prompt {
+                messages: turn.messages,
+                tokens: turn.prompt_tokens,
+            });
+        }
+    }
+    if prompts.is_empty() {
+        return Err(ApiError::invalid(
+            "prompts",
+            "this scope has no recent turns to compare on; send prompts",
+        ));
+    }
+    Ok(prompts)
+}
+
+/// What all asks of a comparison share.
+struct Asks<'a> {
+    http: &'a Http,
+    door: &'a Door,
+    scope: &'a Scope,
+    caller: &'a Caller,
+    payer: Option<Spender>,
+    sampling: Sampling,
+    max_tokens: u32,
+}
+
+impl Asks<'_> {
+    fn ask(&self, prompt: &Prompt, policy: &PolicyChoice) -> Result<Answer, ApiError> {
+        let ids = &self.http.ids;
+        let ask = Ask {
+            turn: TurnId(ids.next()),
+            request: RequestId(ids.next()),
+            choice_index: 0,
+            group: None,
+            scope: self.scope.clone(),
+            policy: policy.clone(),
+            origin: Origin::Gate,
+            kind: TurnKind::Side,
+            prompt_tokens: prompt.tokens.clone(),
+            form: None,
+            given: Vec::new(),
+            predicted: Arc::default(),
+            sampling: self.sampling.clone(),
+            stop: StopRules {
+                max_tokens: self.max_tokens,
+                strings: Vec::new(),
+                ignore_end: false,
+                ..StopRules::default()
+            },
+            collect: Collect::No(Reason::SideTurn),
+            context: AskContext {
+                session: SessionId(ids.next()),
+                session_key: None,
+                parent: None,
+                owner: self.caller.owner.clone(),
+                keeper: self.caller.keeper().cloned(),
+                messages: Default::default(),
+                admission: hone_domain::Admission::default(),
+                untrainable: None,
+                admitted_ms: self.http.clock.now_ms(),
+            },
+        };
+        let answer = self.door.backend.ask(ask).map_err(OpenError::Serve);
+        let answer = answer.map_err(of_prompt("prompts"))?;
+        self.pay(prompt.tokens.len());
+        Ok(answer)
+    }
+
+    fn pay(&self, tokens: usize) {
+        if let Some(payer) = &self.payer {
+            payer.spend(tokens);
+        }
+    }
+
+    async fn said(&self, mut answer: Answer) -> Result<Said, ApiError> {
+        let mut text = String::new();
+        let mut paid = 0;
+        while let Some(delta) = answer.deltas.recv().await {
+            match delta {
+                Delta::Started { .. } => {}
+                Delta::Token(token) => {
+                    text.push_str(&token.text);
+                    // At once, because a client may leave.
+                    self.pay(1);
+                    paid += 1;
+                }
+                Delta::Failed(error) => return Err(error.into()),
+                Delta::End(end) => {
+                    text.push_str(&end.text);
+                    let tokens = end.completion.len();
+                    self.pay(tokens.saturating_sub(paid));
+                    return Ok(Said {
+                        text,
+                        tokens,
+                        stop: end.stop,
+                        version: end.version.0,
+                    });
+                }
+            }
+        }
+        Err(ApiError::Internal("the engine broke off".to_owned()))
+    }
+}

@@ -1,0 +1,253 @@
+//! Versions as they are: a list, and one with its lineage.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use hone_domain::{PolicyVersion, Scope};
+use hone_ledger::{PolicyRecord, Standing, Window};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::trial::{TrialReply, trial_reply};
+use super::{ListQuery, answering_scope, number, own_scope, page_limit, unknown};
+use crate::Http;
+use crate::asked::Asked;
+use crate::error::{ApiError, ErrorBody};
+use crate::lists;
+use crate::routes::{Reply, ledger_error};
+use hone_api_types::learning::UserQuery;
+
+/// Most samples of one version that are listed.
+const SAMPLES_MAX: usize = 1_000;
+
+/// One published version.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VersionReply {
+    /// Always `version`.
+    pub object: &'static str,
+    /// Its number.
+    pub version: u64,
+    /// The version it continues; for a rollback the one it restores; 0 for an import.
+    pub parent: u64,
+    /// `published`, `rollback` or `imported`.
+    #[schema(value_type = String)]
+    pub status: hone_ledger::PolicyStatus,
+    /// Content hash of the adapter; null where it is the base model.
+    pub digest: Option<String>,
+    /// Turns it learned from.
+    pub samples: u64,
+    /// Mean verdict of the turns it sampled.
+    pub mean_score: Option<f64>,
+    /// How many of its turns have a verdict with a score.
+    pub scored_turns: u64,
+    /// It is served until it is released.
+    pub pinned: bool,
+    /// The gate had too few prompts to compare on; the watch looks after it.
+    pub provisional: bool,
+    /// It was left because it did badly.
+    pub tripped: bool,
+    /// Its files are not there; it cannot be served again.
+    pub pruned: bool,
+    /// Its files were found to be damaged, and are kept aside.
+    pub damaged: bool,
+    /// It learned from something that was erased since; it cannot be served again.
+    pub tainted: bool,
+    /// A person took it out of service.
+    pub retired: bool,
+    /// It answers a share of the sessions.
+    pub on_trial: bool,
+    /// Why it was published, where a person or the watch said so.
+    pub note: Option<String>,
+    /// What the trainer measured.
+    pub report: Value,
+    /// What the gate measured.
+    pub gate: Value,
+    /// When, in milliseconds since the Unix epoch.
+    pub published_ms: i64,
+}
+
+/// Versions of a scope, newest first.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct VersionList {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The version that new requests get; 0 is the base model.
+    pub current: u64,
+    /// The versions.
+    pub data: Vec<VersionReply>,
+    /// What to send as `before` for older ones; null at the end.
+    pub next: Option<u64>,
+    /// What holds the scope: a pin, a trip, a trial.
+    #[schema(value_type = Object)]
+    pub standing: Standing,
+    /// The trial, with what both sides have done.
+    pub trial: Option<TrialReply>,
+}
+
+/// A turn that a version learned from.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct SampleReply {
+    /// The turn.
+    pub turn_id: String,
+    /// Its current verdict's score.
+    pub score: Option<f32>,
+}
+
+/// A version with its lineage both ways.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct LineageReply {
+    /// The version.
+    #[serde(flatten)]
+    pub version: VersionReply,
+    /// What it continues, nearest first, down to 0.
+    pub lineage: Vec<u64>,
+    /// Versions that continue or restore it.
+    pub children: Vec<u64>,
+    /// Turns it learned from, oldest first; at most 1000.
+    pub turns: Vec<SampleReply>,
+}
+
+type Score = (PolicyVersion, f64, u64);
+
+pub(super) fn reply(
+    record: PolicyRecord,
+    (standing, current): (&Standing, PolicyVersion),
+    scores: &[Score],
+) -> VersionReply {
+    let version = record.policy.version;
+    let score = scores.binary_search_by_key(&version, |(v, ..)| *v);
+    let score = score.ok().map(|at| &scores[at]);
+    VersionReply {
+        object: "version",
+        version: version.0,
+        parent: record.parent.0,
+        status: record.status,
+        digest: (!record.policy.is_base()).then(|| record.policy.digest.to_hex()),
+        samples: record.samples,
+        mean_score: score.map(|(_, mean, _)| *mean),
+        scored_turns: score.map_or(0, |(.., n)| *n),
+        pinned: standing.pinned && version == current,
+        provisional: record.gate["provisional"] == true,
+        tripped: record.is_tripped,
+        pruned: record.is_pruned,
+        damaged: record.is_damaged,
+        tainted: record.is_tainted,
+        retired: record.is_retired,
+        on_trial: standing.trial.is_some_and(|trial| trial.version == version),
+        note: record.note,
+        report: record.report,
+        gate: record.gate,
+        published_ms: record.published_ms,
+    }
+}
+
+pub(super) async fn list(
+    http: &Http,
+    scope: &Scope,
+    query: &ListQuery,
+) -> Result<VersionList, ApiError> {
+    let page = Window {
+        limit: page_limit(query.limit, 100)?,
+        before: query.before,
+    };
+    // Before the list: where a trial has ended, what it left is in the list.
+    let standing = http.versions.standing(scope).await;
+    let standing = standing.map_err(|e| ledger_error(&e))?;
+    let records = http.versions.version_page(scope, page).await;
+    let records = records.map_err(|e| ledger_error(&e))?;
+    let last = records.last().filter(|_| records.len() == page.limit);
+    let next = last
+        .map(|record| record.policy.version.0)
+        .filter(|v| *v > 1);
+    let scores = http.ledger.scores_by_version(scope).await;
+    let scores = scores.map_err(|e| ledger_error(&e))?;
+    let current = http.policies.get().version(scope);
+    let data = records
+        .into_iter()
+        .map(|record| reply(record, (&standing, current), &scores));
+    Ok(VersionList {
+        object: "list",
+        current: current.0,
+        data: data.collect(),
+        next,
+        trial: trial_reply(http, scope, &standing).await?,
+        standing,
+    })
+}
+
+/// One version with its lineage.
+pub(super) async fn lineage(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<LineageReply, ApiError> {
+    let view = http.versions.version(scope, version, SAMPLES_MAX).await;
+    let view = view.map_err(|e| ledger_error(&e))?;
+    let view = view.ok_or_else(|| unknown(version))?;
+    let scores = http.ledger.scores_by_version(scope).await;
+    let scores = scores.map_err(|e| ledger_error(&e))?;
+    let standing = http.versions.standing(scope).await;
+    let standing = standing.map_err(|e| ledger_error(&e))?;
+    let current = http.policies.get().version(scope);
+    let turns = view.samples.iter().map(|sample| SampleReply {
+        turn_id: sample.turn.prefixed(),
+        score: sample.score,
+    });
+    Ok(LineageReply {
+        turns: turns.collect(),
+        version: reply(view.record, (&standing, current), &scores),
+        lineage: view.lineage.iter().map(|v| v.0).collect(),
+        children: view.children.iter().map(|v| v.0).collect(),
+    })
+}
+
+/// Published versions of the caller's policy.
+#[utoipa::path(
+    get,
+    path = "/v1/versions",
+    params(ListQuery),
+    responses(
+        (status = 200, body = VersionList),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn list_versions(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Reply<VersionList> {
+    let query = lists::query(query)?;
+    let scope = answering_scope(&http, &asked, query.user.as_deref());
+    Ok(Json(list(&http, &scope, &query).await?))
+}
+
+/// One version of the caller's policy with its lineage both ways.
+#[utoipa::path(
+    get,
+    path = "/v1/versions/{version}",
+    params(("version" = u64, Path, description = "Its number"), UserQuery),
+    responses(
+        (status = 200, body = LineageReply),
+        (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody),
+        (status = 503, body = ErrorBody),
+    )
+)]
+pub async fn get_version(
+    State(http): State<Arc<Http>>,
+    asked: Asked,
+    Path(version): Path<String>,
+    query: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<LineageReply> {
+    let query = lists::query(query)?;
+    let scope = own_scope(&http, &asked, query.user.as_deref())?;
+    Ok(Json(lineage(&http, &scope, number(&version)?).await?))
+}

@@ -1,0 +1,208 @@
+//! What handlers share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use hone_collect::Input;
+use hone_domain::{AdapterImporter, Policies};
+use hone_ledger::{Ledger, Personal, Versions};
+use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
+use tokio::sync::Semaphore;
+
+use crate::HttpConfig;
+use crate::acts::Acts;
+use crate::bodies::Bodies;
+use crate::body::BodyLimits;
+use crate::guard::Guard;
+use crate::page::Page;
+use crate::replays::{Replaying, Replays};
+use crate::settings::Setting;
+use crate::swap::Swap;
+use hone_accounts::Directory;
+use hone_accounts::audit::Audit;
+use hone_accounts::meter::Meters;
+use hone_api_types::under_way::TrainingJob;
+use hone_inference::BindingConfig;
+use hone_inference::Door;
+use hone_inference::computed::Computed;
+use hone_inference::eraser::Eraser;
+use hone_inference::learning::Rules;
+use hone_inference::paired::Paired;
+use hone_monitor::traffic::Traffic;
+use hone_monitor::watch::{Serving, Sources, Watch};
+
+/// What handlers share.
+pub struct Http {
+    /// Answers chats, where serve runs in this process.
+    pub door: Option<Arc<Door>>,
+    /// Collect's queue, where collect runs in this process.
+    pub collect: Option<Outbox<Input>>,
+    /// What became of turns.
+    pub ledger: Arc<dyn Ledger>,
+    /// What people decide about their own data; the same ledger.
+    pub personal: Arc<dyn Personal>,
+    /// Carries out wishes to be forgotten.
+    pub eraser: Arc<Eraser>,
+    /// Checks and stores adapters that were made elsewhere.
+    pub importer: Arc<dyn AdapterImporter>,
+    /// Newest versions against the base model on the same prompts.
+    pub paired: Arc<Paired>,
+    /// Where requests name their session.
+    pub binding: BindingConfig,
+    /// What may be learned from whom.
+    pub rules: Arc<Rules>,
+    /// Decisions about versions; the same ledger.
+    pub versions: Arc<dyn Versions>,
+    /// Published versions, which a rollback changes.
+    pub policies: Latest<Policies>,
+    /// The training job under way.
+    pub under_way: Arc<dyn Fn() -> Option<TrainingJob> + Send + Sync>,
+    /// The rooms' conditions.
+    pub board: Board,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Identifiers.
+    pub ids: Arc<dyn Ids>,
+    /// Bounds of requests and replies.
+    pub config: HttpConfig,
+    /// Names of the served model.
+    pub models: ModelNames,
+    /// How the model is computed, where the built-in engine runs in this process.
+    pub computed: Option<Computed>,
+    /// Who may call.
+    pub guard: Swap<Guard>,
+    /// Accounts, keys and sign-ins.
+    pub people: Arc<Directory>,
+    /// The record of who did what.
+    pub audit: Audit,
+    /// What callers used of their limits.
+    pub meters: Arc<Meters>,
+    /// Whether the process is stopping.
+    pub life: Life,
+    /// What was counted here.
+    pub traffic: Traffic,
+    /// Requests that decide something, which go on when their client leaves.
+    pub acts: Arc<Acts>,
+    /// Room for large bodies.
+    pub bodies: Bodies,
+    /// Answers that retries get.
+    pub replays: Arc<Replays>,
+    /// Places for watchers of `/admin/v1/events`.
+    pub watchers: Arc<Semaphore>,
+    /// When the process began.
+    pub started: Instant,
+    /// What was measured lately.
+    pub watch: Arc<Watch>,
+    /// Every setting, for admins.
+    pub settings: Swap<Vec<Setting>>,
+    /// The page's files.
+    pub page: Arc<Page>,
+}
+
+/// The names under which the one model is served.
+#[derive(Clone, Debug)]
+pub struct ModelNames {
+    /// Its name.
+    pub name: String,
+    /// Further names.
+    pub aliases: Vec<String>,
+    /// Seconds since the Unix epoch when it was loaded.
+    pub created: i64,
+}
+
+/// Whether new work is welcome, and whether the process is stopping.
+#[derive(Clone, Debug, Default)]
+pub struct Life(Arc<LifeFlags>);
+
+#[derive(Debug, Default)]
+struct LifeFlags {
+    draining: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Life {
+    /// From now on, new completions are unwelcome.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Ordering::Release);
+    }
+
+    /// New completions are welcome again, unless the process is stopping.
+    pub fn resume(&self) {
+        self.0.draining.store(false, Ordering::Release);
+    }
+
+    /// The process is stopping, and nothing takes that back.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Release);
+    }
+
+    /// Whether new completions are unwelcome.
+    pub fn is_draining(&self) -> bool {
+        self.0.draining.load(Ordering::Acquire) || self.is_stopping()
+    }
+
+    /// Why new completions are unwelcome, and what to do; none where they are welcome.
+    pub fn unwelcome(&self) -> Option<&'static str> {
+        if self.is_stopping() {
+            return Some("the server is stopping; try again in a moment");
+        }
+        self.is_draining().then_some(
+            "the server is draining and takes no new work; try again later, or have an admin take the \
+             drain back (POST /admin/v1/drain with {\"draining\": false})",
+        )
+    }
+
+    /// Whether the process is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.0.stopping.load(Ordering::Acquire)
+    }
+}
+
+impl Http {
+    /// What the watch reads.
+    pub fn sources(&self) -> Sources {
+        let life = self.life.clone();
+        Sources {
+            ledger: self.ledger.clone(),
+            versions: self.versions.clone(),
+            policies: self.policies.reader(),
+            board: self.board.clone(),
+            clock: self.clock.clone(),
+            serving: self.door.clone().map(|door| door as Arc<dyn Serving>),
+            is_draining: Arc::new(move || life.is_draining()),
+        }
+    }
+
+    /// What answers retries.
+    pub fn replaying(&self) -> Arc<Replaying> {
+        Arc::new(Replaying {
+            replays: self.replays.clone(),
+            clock: self.clock.clone(),
+            limits: self.body_limits(),
+        })
+    }
+
+    /// Whether a key of the configuration has this owner.
+    pub fn is_configured_owner(&self, name: &str) -> bool {
+        self.guard.get().keys.iter().any(|key| key.owner == name)
+    }
+
+    /// Bounds of request bodies.
+    pub fn body_limits(&self) -> BodyLimits {
+        BodyLimits {
+            bytes_max: self.config.body_bytes_max,
+            key: "http.body_bytes_max",
+            timeout_ms: self.config.body_timeout_ms,
+        }
+    }
+
+    /// Bounds of a body that brings an adapter.
+    pub fn import_limits(&self) -> BodyLimits {
+        BodyLimits {
+            bytes_max: self.config.import_bytes_max,
+            key: "http.import_bytes_max",
+            ..self.body_limits()
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Walks every route that changes something and looks for its act in the log.
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use hone_domain::{Digest, Scope, UserRole};
+use hone_ledger::suite::World;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::Key;
+use crate::adapters::adapter_body;
+use crate::rights::RIGHTS;
+use crate::testing::{Recorder, Reply, Stage, read, request};
+
+/// Every route that is not only read, and the act that it leaves in the log. Asking the model and
+/// saying what its answer was worth are turns and feedback in the ledger, not acts.
+const ACTS: &[(&str, &str, Option<&str>)] = &[
+    ("POST", "/v1/chat/completions", None),
+    ("POST", "/v1/completions", None),
+    ("POST", "/inference/v1/generate", None),
+    ("POST", "/generate", None),
+    ("POST", "/v1/responses", None),
+    ("POST", "/v1/messages", None),
+    ("POST", "/v1/messages/count_tokens", None),
+    ("POST", "/v1/embeddings", None),
+    ("POST", "/tokenize", None),
+    ("POST", "/detokenize", None),
+    ("POST", "/v1/feedback", None),
+    (
+        "POST",
+        "/v1/versions/{version}/rollback",
+        Some("version.rollback"),
+    ),
+    ("POST", "/v1/versions/{version}/pin", Some("version.pin")),
+    (
+        "DELETE",
+        "/v1/versions/{version}/pin",
+        Some("version.unpin"),
+    ),
+    ("POST", "/v1/versions/resume", Some("learning.resume")),
+    // One's own prompts, answered again and not kept.
+    ("POST", "/v1/versions/compare", None),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/rollback",
+        Some("version.rollback"),
+    ),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/pin",
+        Some("version.pin"),
+    ),
+    (
+        "DELETE",
+        "/admin/v1/versions/{version}/pin",
+        Some("version.unpin"),
+    ),
+    ("POST", "/admin/v1/versions/resume", Some("learning.resume")),
+    (
+        "POST",
+        "/admin/v1/versions/compare",
+        Some("version.compare"),
+    ),
+    ("POST", "/admin/v1/versions/import", Some("version.import")),
+    (
+        "POST",
+        "/v1/versions/{version}/canary",
+        Some("version.canary"),
+    ),
+    (
+        "POST",
+        "/v1/versions/{version}/promote",
+        Some("version.promote"),
+    ),
+    (
+        "POST",
+        "/v1/versions/{version}/retire",
+        Some("version.retire"),
+    ),
+    (
+        "DELETE",
+        "/v1/versions/{version}/retire",
+        Some("version.unretire"),
+    ),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/canary",
+        Some("version.canary"),
+    ),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/promote",
+        Some("version.promote"),
+    ),
+    (
+        "POST",
+        "/admin/v1/versions/{version}/retire",
+        Some("version.retire"),
+    ),
+    (
+        "DELETE",
+        "/admin/v1/versions/{version}/retire",
+        Some("version.unretire"),
+    ),
+    ("POST", "/v1/auth/sign-in", Some("sign_in")),
+    ("POST", "/v1/auth/sign-out", Some("sign_out")),
+    ("POST", "/v1/auth/invite", Some("invite.take")),
+    ("POST", "/v1/auth/password", Some("user.password")),
+    ("POST", "/v1/keys", Some("key.make")),
+    ("POST", "/v1/keys/{id}/rotate", Some("key.rotate")),
+    ("PATCH", "/v1/keys/{id}", Some("key.change")),
+    ("DELETE", "/v1/keys/{id}", Some("key.revoke")),
+    ("DELETE", "/admin/v1/keys/{id}", Some("key.revoke")),
+    ("POST", "/admin/v1/users", Some("user.add")),
+    ("PATCH", "/admin/v1/users/{name}", Some("user.change")),
+    ("POST", "/admin/v1/invites", Some("invite.make")),
+    ("POST", "/v1/agents", Some("agent.add")),
+    ("PATCH", "/v1/agents/{name}", Some("agent.change")),
+    ("POST", "/admin/v1/teams", Some("team.add")),
+    ("PATCH", "/admin/v1/teams/{name}", Some("team.change")),
+    (
+        "PUT",
+        "/v1/teams/{name}/members/{member}",
+        Some("team.member"),
+    ),
+    (
+        "DELETE",
+        "/v1/teams/{name}/members/{member}",
+        Some("team.leave"),
+    ),
+    ("PUT", "/v1/consent", Some("consent.decide")),
+    ("POST", "/v1/forget", Some("forget")),
+    ("DELETE", "/v1/responses/{id}", Some("forget")),
+    // Nothing here is made in the background, so there is nothing to cancel.
+    ("POST", "/v1/responses/{id}/cancel", None),
+    ("POST", "/admin/v1/drain", Some("drain.begin")),
+    ("POST", "/admin/v1/loops/{name}/pause", Some("loop.pause")),
+    ("POST", "/admin/v1/loops/{name}/resume", Some("loop.resume")),
+];
+
+/// The scope of the suite's world, by its text, and its owner's key.
+const SCOPE: &str = "5:owner";
+const OWNER_KEY: &str = "Bearer owner-key";
+const ADMIN_KEY: &str = "Bearer admin";
+
+struct Walk {
+    stage: Stage,
+    walked: BTreeMap<(String, String), String>,
+}
+
+impl Walk {
+    async fn acts(&self) -> Vec<String> {
+        let log = self.stage.get("/admin/v1/audit?limit=200").await.json();
+        let rows = log["data"].as_array().unwrap().iter();
+        rows.map(|row| row["act"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// Sends a request that succeeds and notes the act it left; exactly one.
+    async fn step(
+        &mut self,
+        (method, route, path): (&str, &str, &str),
+        headers: &[(&str, &str)],
+        body: Value,
+    ) -> Reply {
+        let before = self.acts().await.len();
+        let mut all = vec![("content-type", "application/json")];
+        all.extend(headers);
+        let request = request(method, path, &all).body(Body::from(body.to_string()));
+        let reply = read(self.stage.send(request.unwrap()).await).await;
+        assert!(
+            (200..300).contains(&reply.status),
+            "{method} {path}: {}",
+            reply.text
+        );
+        let acts = self.acts().await;
+        // Newest first; taking an invitation also signs in.
+        let left = &acts[..acts.len() - before];
+        let most = if path == "/v1/auth/invite" { 2 } else { 1 };
+        assert!(
+            (1..=most).contains(&left.len()),
+            "{method} {path} left {left:?}"
+        );
+        let key = (method.to_owned(), route.to_owned());
+        self.walked.insert(key, left[left.len() - 1].clone());
+        reply
+    }
+
+    async fn versions(&mut self) {
+        for (root, key, scope) in [
+            ("/v1/versions", OWNER_KEY, Value::Null),
+            ("/admin/v1/versions", ADMIN_KEY, json!(SCOPE)),
+        ] {
+            let by = [("authorization", key)];
+            let body = json!({ "scope": scope });
+            let rows = [
+                ("POST", "{version}/rollback", "1/rollback"),
+                ("POST", "{version}/pin", "1/pin"),
+                ("DELETE", "{version}/pin", "0/pin"),
+                ("POST", "resume", "resume"),
+                ("POST", "{version}/canary", "3/canary"),
+                ("POST", "{version}/promote", "2/promote"),
+                ("POST", "{version}/retire", "3/retire"),
+                ("DELETE", "{version}/retire", "3/retire"),
+            ];
+            for (method, route, path) in rows {
+                let (route, path) = (format!("{root}/{route}"), format!("{root}/{path}"));
+                self.step((method, &route, &path), &by, body.clone()).await;
+            }
+        }
+        let route = "/admin/v1/versions/import";
+        let by = [("authorization", ADMIN_KEY)];
+        let body = adapter_body("9:elsewhere", 1);
+        self.step(("POST", route, route), &by, body).await;
+        let route = "/admin/v1/versions/compare";
+        let prompt = json!([{"role": "user", "content": "hi"}]);
+        let body = json!({"a": 1, "b": 0, "prompts": [prompt], "scope": SCOPE});
+        self.step(
+            ("POST", route, route),
+            &[("authorization", ADMIN_KEY)],
+            body,
+        )
+        .await;
+    }
+
+    async fn people(&mut self) {
+        let by = [("authorization", ADMIN_KEY)];
+        let (users, invites) = ("/admin/v1/users", "/admin/v1/invites");
+        let ann = json!({"name": "ann", "role": "developer", "password": "correct horse"});
+        self.step(("POST", users, users), &by, ann).await;
+        let route = "/admin/v1/users/{name}";
+        let limits = json!({"limits": {"streams_max": 2}});
+        self.step(("PATCH", route, "/admin/v1/users/ann"), &by, limits)
+            .await;
+        let made = self
+            .step(("POST", invites, invites), &by, json!({"role": "user"}))
+            .await
+            .json();
+        let token = made["token"].as_str().unwrap().to_owned();
+        let route = "/v1/auth/invite";
+        let guest = json!({"token": token, "name": "bob", "password": "correct horse"});
+        self.step(("POST", route, route), &[], guest).await;
+        let route = "/v1/auth/sign-in";
+        let ann = json!({"name": "ann", "password": "correct horse"});
+        let signed = self.step(("POST", route, route), &[], ann).await;
+        let cookie = signed.header("set-cookie").unwrap().to_owned();
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        let csrf = signed.json()["csrf"].as_str().unwrap().to_owned();
+        let by = [("cookie", cookie.as_str()), ("x-hone-csrf", csrf.as_str())];
+        let route = "/v1/auth/password";
+        let change = json!({"old": "correct horse", "new": "battery staple"});
+        self.keys(&by).await;
+        self.step(("POST", route, route), &by, change).await;
+        // A new password ends every sign-in.
+        let route = "/v1/auth/sign-in";
+        let ann = json!({"name": "ann", "password": "battery staple"});
+        let signed = self.step(("POST", route, route), &[], ann).await;
+        let cookie = signed.header("set-cookie").unwrap().to_owned();
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        let csrf = signed.json()["csrf"].as_str().unwrap().to_owned();
+        let by = [("cookie", cookie.as_str()), ("x-hone-csrf", csrf.as_str())];
+        let route = "/v1/auth/sign-out";
+        self.step(("POST", route, route), &by, Value::Null).await;
+    }
+
+    async fn keys(&mut self, by: &[(&str, &str)]) {
+        let made = self
+            .step(("POST", "/v1/keys", "/v1/keys"), by, json!({"name": "k"}))
+            .await;
+        let id = made.json()["id"].as_str().unwrap().to_owned();
+        let path = format!("/v1/keys/{id}/rotate");
+        let rotated = self
+            .step(("POST", "/v1/keys/{id}/rotate", &path), by, json!({}))
+            .await;
+        let next = rotated.json()["id"].as_str().unwrap().to_owned();
+        let path = format!("/v1/keys/{next}");
+        let despite = json!({"despite_store_false": true});
+        let changed = self
+            .step(("PATCH", "/v1/keys/{id}", &path), by, despite)
+            .await;
+        assert_eq!(changed.json()["despite_store_false"], true);
+        self.step(("DELETE", "/v1/keys/{id}", &path), by, Value::Null)
+            .await;
+        let made = self
+            .step(("POST", "/v1/keys", "/v1/keys"), by, json!({"name": "l"}))
+            .await;
+        let path = format!("/admin/v1/keys/{}", made.json()["id"].as_str().unwrap());
+        let admin = [("authorization", ADMIN_KEY)];
+        self.step(
+            ("DELETE", "/admin/v1/keys/{id}", &path),
+            &admin,
+            Value::Null,
+        )
+        .await;
+    }
+
+    async fn groups(&mut self) {
+        let by = [("authorization", ADMIN_KEY)];
+        let (agents, teams) = ("/v1/agents", "/admin/v1/teams");
+        let change = json!({"limits": {"streams_max": 2}});
+        let desk = json!({"name": "desk"});
+        self.step(("POST", teams, teams), &by, desk).await;
+        let route = "/admin/v1/teams/{name}";
+        let path = "/admin/v1/teams/desk";
+        self.step(("PATCH", route, path), &by, change.clone()).await;
+        let route = "/v1/teams/{name}/members/{member}";
+        let path = "/v1/teams/desk/members/owner";
+        self.step(("PUT", route, path), &by, json!({"lead": true}))
+            .await;
+        self.step(("DELETE", route, path), &by, Value::Null).await;
+        let helper = json!({"name": "helper", "team": "desk"});
+        self.step(("POST", agents, agents), &by, helper).await;
+        let path = "/v1/agents/helper";
+        self.step(("PATCH", "/v1/agents/{name}", path), &by, change)
+            .await;
+    }
+
+    async fn rest(&mut self) {
+        let by = [("authorization", OWNER_KEY)];
+        let learning = json!({"learning": "full"});
+        self.step(("PUT", "/v1/consent", "/v1/consent"), &by, learning)
+            .await;
+        let ledger = self.stage.http.ledger.clone();
+        let mut turn = World::new(ledger.clone()).turn();
+        "owner".clone_into(&mut turn.owner);
+        turn.scope = Scope::of("owner", None);
+        ledger
+            .record_turns(std::slice::from_ref(&turn))
+            .await
+            .unwrap();
+        let path = format!("/v1/responses/resp_{}", turn.id);
+        self.step(("DELETE", "/v1/responses/{id}", &path), &by, Value::Null)
+            .await;
+        self.step(
+            ("POST", "/v1/forget", "/v1/forget"),
+            &by,
+            json!({"all": true}),
+        )
+        .await;
+        let by = [("authorization", ADMIN_KEY)];
+        for act in ["pause", "resume"] {
+            let route = format!("/admin/v1/loops/{{name}}/{act}");
+            let path = format!("/admin/v1/loops/judge/{act}");
+            self.step(("POST", &route, &path), &by, Value::Null).await;
+        }
+        let route = "/admin/v1/drain";
+        self.step(("POST", route, route), &by, json!({"draining": true}))
+            .await;
+    }
+}
+
+#[test]
+fn every_route_that_changes_something_is_in_the_table() {
+    let written: Vec<(&str, &str)> = ACTS.iter().map(|(m, p, _)| (*m, *p)).collect();
+    for (method, path, _) in RIGHTS.iter().filter(|(method, _, _)| *method != "GET") {
+        assert!(
+            written.contains(&(method, path)),
+            "{method} {path} has no row"
+        );
+    }
+    for row in &written {
+        assert!(
+            RIGHTS.iter().any(|(m, p, _)| (*m, *p) == *row),
+            "{row:?} is no route"
+        );
+    }
+}
+
+#[tokio::test]
+async fn every_act_leaves_its_name_in_the_log() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let mut guard = (*stage.http.guard.get()).clone();
+    guard.keys.push(Key {
+        owner: "owner".to_owned(),
+        sha256: Digest(Sha256::digest("owner-key").into()),
+        role: UserRole::User,
+    });
+    stage.http.guard.set(guard);
+    let world = World::new(stage.http.ledger.clone());
+    for parent in 0..3 {
+        let policy = world.publish_next(parent).await;
+        stage.http.policies.update(|heads| heads.with(policy));
+    }
+    let mut walk = Walk {
+        stage,
+        walked: BTreeMap::new(),
+    };
+    walk.versions().await;
+    walk.people().await;
+    walk.groups().await;
+    walk.rest().await;
+    for (method, path, act) in ACTS {
+        let left = walk.walked.get(&((*method).to_owned(), (*path).to_owned()));
+        assert_eq!(left.map(String::as_str), *act, "{method} {path}");
+    }
+    assert!(
+        walk.stage
+            .http
+            .people
+            .store()
+            .verify_audit()
+            .await
+            .unwrap()
+            .first_broken
+            .is_none()
+    );
+}

@@ -1,0 +1,446 @@
+//! One function per room: which end of which link it holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hone_collect::Input;
+use hone_domain::Loop;
+use hone_kernels::Executor;
+use hone_runtime::{
+    Backoff, Board, Inbox, Outbox, Overflow, RoomState, Shutdown, Wake, queue, supervise,
+};
+use hone_serve::{Backend, Engine};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::commons::Commons;
+use crate::config::{Config, ModelConfig};
+use crate::memory;
+use crate::model::{self, Served};
+use crate::scrub::Scrub;
+use hone_api::Http;
+use hone_inference::eraser::Eraser;
+use hone_inference::paired::PairedParts;
+use hone_judges::callback::HttpCaller;
+use hone_judges::{BaseParts, ReaderParts, States};
+use hone_monitor::in_place::InPlace;
+use hone_monitor::watch;
+use hone_net::tls::Tls;
+use hone_train::{Base, Importer};
+
+/// Pauses before a failed room begins again.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    most: Duration::from_secs(30),
+    good: Duration::from_secs(60),
+};
+
+/// How long a start waits for the sessions of before.
+const REMEMBER_MAX: Duration = Duration::from_secs(10);
+
+/// Work beside the ring until the shutdown, begun again like a room when it fails, and on the board
+/// like one. It has no inbox and cannot be switched off.
+pub(super) fn beside<F, Fut>(
+    (name, board): (&'static str, Board),
+    shutdown: Shutdown,
+    tasks: &mut JoinSet<()>,
+    mut make: F,
+) where
+    F: FnMut(Shutdown) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let (entry, stop) = (board.clone(), shutdown.clone());
+    tasks.spawn(supervise((name, board), BACKOFF, shutdown, move || {
+        entry.update(name, |room| room.state = RoomState::Running);
+        let work = make(stop.clone());
+        async {
+            work.await;
+            Ok(())
+        }
+    }));
+}
+
+/// Serve: asks and the newest policies in, deltas out.
+pub(super) type Serving = (Option<Arc<dyn Backend>>, Option<Arc<Engine>>);
+
+pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, String> {
+    if !commons.config.runs(Loop::Serve) {
+        return Ok((None, None));
+    }
+    let Some(builtin) = served.builtin.clone() else {
+        let null = model::null_backend(commons.clock.clone());
+        return Ok((Some(Arc::new(null)), None));
+    };
+    let device = builtin.device.as_deref();
+    let whole = hone_serve::context_bytes(&builtin.model, device);
+    let free = match device {
+        Some(device) => device.memory_free().ok(),
+        None => memory::free(),
+    };
+    let engine = Engine::start(hone_serve::ServeCtx {
+        model: builtin.model,
+        tokenizer: builtin.tokenizer,
+        executor: builtin.executor,
+        device: builtin.device,
+        end_tokens: builtin.end_tokens,
+        blobs: commons.blobs.clone(),
+        policies: commons.policies.reader(),
+        clock: commons.clock.clone(),
+        config: commons.config.serve.clone().sized(whole, free),
+        board: commons.board.clone(),
+    });
+    let engine = Arc::new(engine.map_err(|error| error.to_string())?);
+    memory::check_rest()?;
+    Ok((Some(engine.clone()), Some(engine)))
+}
+
+/// The base model as it may vote; none where no model is served.
+pub(super) fn base(
+    commons: &Commons,
+    served: &Served,
+    engine: Option<Arc<Engine>>,
+) -> Option<BaseParts> {
+    Some(BaseParts {
+        backend: engine?,
+        language: served.language.clone(),
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+    })
+}
+
+/// TLS, where it is spoken: files in, certificates out.
+pub(super) fn tls(
+    commons: &Commons,
+    tls: Option<&Arc<Tls>>,
+    tasks: &mut JoinSet<()>,
+) -> Result<Option<TlsAcceptor>, String> {
+    if let Some(tls) = tls {
+        let (name, watched) = (("certificate", commons.board.clone()), tls.clone());
+        beside(name, commons.stops[0].signal(), tasks, move |stop| {
+            watched.clone().watch(stop)
+        });
+    }
+    tls.map(Tls::acceptor).transpose()
+}
+
+/// Collect: turns, next states and feedback in, wakes to the judge out.
+pub(super) fn collect(
+    commons: &Commons,
+    to_judge: Outbox<Wake>,
+    rooms: &mut JoinSet<()>,
+) -> Option<Outbox<Input>> {
+    if !commons.config.runs(Loop::Collect) {
+        return None;
+    }
+    let (outbox, inbox) = queue(commons.config.http.record_queue_max, Overflow::DropNewest);
+    let ctx = hone_collect::Ctx {
+        ledger: commons.ledger.clone(),
+        ids: commons.ids.clone(),
+        index: commons.index.clone(),
+        carry: commons.carry.clone(),
+        clock: commons.clock.clone(),
+        config: commons.config.collect.clone(),
+        board: commons.board.clone(),
+    };
+    let shutdown = commons.stops[1].signal();
+    let (name, board) = (Loop::Collect.name(), commons.board.clone());
+    rooms.spawn(supervise(
+        (name, board),
+        BACKOFF,
+        shutdown.clone(),
+        move || {
+            let run = hone_collect::run(
+                ctx.clone(),
+                inbox.clone(),
+                to_judge.clone(),
+                shutdown.clone(),
+            );
+            async { run.await.map_err(|error| error.to_string()) }
+        },
+    ));
+    Some(outbox)
+}
+
+/// Waits until sessions of before the start are known, so that who returns goes on where they were.
+/// A ledger that cannot be read keeps nobody from being answered.
+pub(super) async fn remember(commons: &Commons) {
+    if !commons.config.runs(Loop::Collect) {
+        return;
+    }
+    if timeout(REMEMBER_MAX, commons.carry.restored())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the sessions of before are not read yet; whoever returns begins a new one");
+    }
+}
+
+/// The eraser: wishes to be forgotten in, nothing out.
+pub(super) fn eraser(
+    commons: &Commons,
+    backend: Option<Arc<dyn Backend>>,
+    rooms: &mut JoinSet<()>,
+) -> Arc<Eraser> {
+    let eraser = Arc::new(Eraser::new(
+        (commons.personal.clone(), commons.versions.clone()),
+        (commons.blobs.clone(), backend),
+        (commons.policies.clone(), commons.index.clone()),
+        commons.config.learning.forget_piece_turns,
+    ));
+    let (name, run) = (("eraser", commons.board.clone()), eraser.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        run.clone().run(stop)
+    });
+    eraser
+}
+
+/// What reads again what is served.
+pub(super) fn scrub(commons: &Commons) -> Arc<Scrub> {
+    let every = commons.config.store.scrub_interval_ms;
+    Arc::new(Scrub {
+        ledger: commons.ledger.clone(),
+        versions: commons.versions.clone(),
+        blobs: commons.blobs.clone(),
+        policies: commons.policies.clone(),
+        troubles: commons.troubles.clone(),
+        clock: commons.clock.clone(),
+        every: (every > 0).then(|| Duration::from_millis(every)),
+    })
+}
+
+/// The same, beside serving.
+pub(super) fn scrubbing(
+    commons: &Commons,
+    (scrub, backend): (Arc<Scrub>, Option<Arc<dyn Backend>>),
+    rooms: &mut JoinSet<()>,
+) {
+    let name = ("scrub", commons.board.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        scrub.clone().run(backend.clone(), stop)
+    });
+}
+
+/// What notices that the ledger's files are gone, or that their disk is full.
+pub(super) fn in_place(commons: &Commons, rooms: &mut JoinSet<()>) {
+    let watched = Arc::new(InPlace {
+        ledger: commons.ledger.clone(),
+        folder: commons.config.store.folder().ok(),
+        troubles: commons.troubles.clone(),
+        clock: commons.clock.clone(),
+    });
+    let name = ("in_place", commons.board.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        watched.clone().run(stop)
+    });
+}
+
+/// Adapters from elsewhere: held against the model, where one is loaded.
+pub(super) fn importer(commons: &Commons, served: &Served) -> Importer {
+    let base = served.builtin.as_ref().map(|builtin| Base {
+        model: builtin.model.clone(),
+        // Not the engine's own: its steps do not wait for what an adapter is held against.
+        executor: Arc::new(Executor::new(1)),
+        name: commons.config.model.served_name(),
+    });
+    let most = commons.config.store.blob_file_bytes_max;
+    Importer::new(base, (commons.blobs.clone(), most))
+}
+
+/// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
+/// what they are worth out).
+pub(super) fn measures(commons: &Commons, http: &Arc<Http>, rooms: &mut JoinSet<()>) {
+    let (name, watched) = (("watch", commons.board.clone()), http.watch.clone());
+    let sources = http.sources();
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        watch::run(watched.clone(), sources.clone(), stop)
+    });
+    let asks = commons.config.learning.paired_prompts > 0;
+    let Some(door) = http.door.as_ref().filter(|_| asks) else {
+        return;
+    };
+    let parts = Arc::new(PairedParts {
+        backend: door.backend.clone(),
+        ledger: commons.ledger.clone(),
+        policies: commons.policies.clone(),
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+        config: commons.config.learning.clone(),
+    });
+    let (name, paired) = (("paired", commons.board.clone()), http.paired.clone());
+    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+        paired.clone().run(parts.clone(), stop)
+    });
+}
+
+/// What reads replies, and where its probe is kept.
+fn read_parts(commons: &Commons, base: &BaseParts) -> Result<ReaderParts, String> {
+    let config = commons.config.judge.reading;
+    Ok(ReaderParts {
+        states: States {
+            backend: base.backend.clone(),
+            language: base.language.clone(),
+            tokens_max: config.tokens_max,
+        },
+        config,
+        is_starter: commons.config.model.path.is_empty(),
+        folder: commons.config.store.folder()?,
+        board: commons.board.clone(),
+        busy: {
+            let under_way = commons.under_way.reader();
+            Arc::new(move || under_way.get().is_some())
+        },
+        shutdown: commons.stops[0].signal(),
+    })
+}
+
+/// Judge: wakes from collect in, wakes to train out. `base` is what may vote here.
+pub(super) async fn judge(
+    commons: &Commons,
+    (inbox, to_train): (Inbox<Wake>, Outbox<Wake>),
+    base: Option<BaseParts>,
+    rooms: &mut JoinSet<()>,
+) -> Result<(), String> {
+    if !commons.config.runs(Loop::Judge) {
+        return Ok(());
+    }
+    let reads = base.as_ref().map(|base| read_parts(commons, base));
+    let reader = hone_judges::reader(reads.transpose()?, &commons.board);
+    let (mut completer, mut weigher) = (None, None);
+    if let Some(model) = &commons.config.judge.model {
+        let template = &commons.config.train.learner.hint_template;
+        weigher = hone_judges::weigher(model, template, base.clone());
+        completer = Some(hone_judges::voter(model, &commons.outbound, base).await?);
+    }
+    let ctx = hone_judge::Ctx {
+        ledger: commons.traced(),
+        completer,
+        weigher,
+        reader,
+        caller: HttpCaller::shared(&commons.outbound, &commons.config.judge)?,
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+        config: commons.config.judge.clone(),
+        board: commons.board.clone(),
+    };
+    let shutdown = commons.stops[0].signal();
+    let (name, board) = (Loop::Judge.name(), commons.board.clone());
+    rooms.spawn(supervise(
+        (name, board),
+        BACKOFF,
+        shutdown.clone(),
+        move || {
+            let run = hone_judge::run(
+                ctx.clone(),
+                inbox.clone(),
+                to_train.clone(),
+                shutdown.clone(),
+            );
+            async { run.await.map_err(|error| error.to_string()) }
+        },
+    ));
+    Ok(())
+}
+
+/// Train: wakes from the judge in, the newest policies out. Without a model there is nothing to
+/// train.
+pub(super) fn train(
+    commons: &Commons,
+    (served, engine): (&Served, Option<Arc<Engine>>),
+    inbox: Inbox<Wake>,
+    rooms: &mut JoinSet<()>,
+) -> Result<(), String> {
+    let Some(builtin) = served
+        .builtin
+        .clone()
+        .filter(|_| commons.config.runs(Loop::Train))
+    else {
+        return Ok(());
+    };
+    let serving: hone_train::Serving = Arc::new(move || {
+        let load = engine.as_ref().map(|engine| engine.load());
+        load.map_or_else(hone_train::Served::default, |load| hone_train::Served {
+            now: load.requests > 0,
+            long_step: load.long_step,
+            total_us: load.served_us,
+        })
+    });
+    let everyday = match commons.config.model.rehearsal_prompts.as_slice() {
+        [] => hone_train::generic_prompts(),
+        own => own.to_vec(),
+    };
+    // The built-in model knows no facts of the world.
+    let reference = match commons.config.model.is_built_in() {
+        true => hone_train::Reference::default(),
+        false => hone_train::Reference::built_in(),
+    };
+    let priority = hone_train::Priority::new(serving.clone());
+    let parts = hone_train::NnParts {
+        model: builtin.model,
+        exec: Arc::new(training_threads(&commons.config.model, &priority)),
+        device: builtin.device,
+        blobs: commons.blobs.clone(),
+        base_name: commons.config.model.served_name(),
+        end_tokens: builtin.end_tokens,
+        wording: Arc::new(hone_judges::Words(served.language.clone())),
+        everyday: Arc::new(everyday),
+        reference: Arc::new(reference),
+    };
+    let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
+    let trainer = Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?);
+    fits(trainer.learner_bytes(), &commons.config)?;
+    let ctx = hone_train::Ctx {
+        ledger: commons.traced(),
+        versions: commons.versions.clone(),
+        blobs: commons.blobs.clone(),
+        trainer,
+        policies: commons.policies.clone(),
+        under_way: commons.under_way.clone(),
+        serving,
+        priority,
+        golden: Arc::new(golden),
+        ids: commons.ids.clone(),
+        clock: commons.clock.clone(),
+        config: commons.config.train.clone(),
+        board: commons.board.clone(),
+    };
+    let shutdown = commons.stops[0].signal();
+    let (name, board) = (Loop::Train.name(), commons.board.clone());
+    rooms.spawn(supervise(
+        (name, board),
+        BACKOFF,
+        shutdown.clone(),
+        move || {
+            let run = hone_train::run(ctx.clone(), inbox.clone(), shutdown.clone());
+            async { run.await.map_err(|error| error.to_string()) }
+        },
+    ));
+    Ok(())
+}
+
+/// Threads of training's own, so that no step of the engine finds its helpers at work for training
+/// or scheduled like it. Results do not depend on how many there are.
+fn training_threads(model: &ModelConfig, priority: &hone_train::Priority) -> Executor {
+    let (enters, gives_way) = (priority.clone(), priority.clone());
+    let threads = model.thread_count();
+    Executor::second(
+        threads,
+        move || enters.enter(),
+        move || gives_way.give_way(),
+    )
+}
+
+/// Says what a learner takes, and refuses one whose checkpoint could never be written.
+fn fits((checkpoint, memory): (u64, u64), config: &Config) -> Result<(), String> {
+    let most = config.store.blob_file_bytes_max;
+    if checkpoint > most {
+        return Err(format!(
+            "a checkpoint of what train.learner trains takes {checkpoint} bytes and \
+             store.blob_file_bytes_max is {most}; raise it, name fewer projections in \
+             train.learner.lora_targets, or train with train.learner.form = \"lora\""
+        ));
+    }
+    let (memory_mib, checkpoint_mib) = (memory >> 20, checkpoint >> 20);
+    tracing::info!(memory_mib, checkpoint_mib, "what training one scope takes");
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! The server: command line, configuration, wiring, HTTP door, life of the process.
+//!
+//! It knows every room and hands each what it needs; no room knows it. [`house::House`] is the
+//! whole of it in one value, so that tests run it in their own process on port 0.
+
+#[cfg(test)]
+#[allow(dead_code, reason = "the API tests use more of it")]
+#[path = "../../../tests/support/adapters.rs"]
+mod adapters;
+pub mod cli;
+pub mod client;
+pub mod config;
+#[cfg(test)]
+#[path = "../../../tests/support/defaults.rs"]
+mod defaults;
+pub mod device;
+mod files;
+mod health;
+pub mod house;
+pub mod hub;
+pub mod logs;
+mod manage;
+mod memory;
+pub mod model;
+mod process;
+mod progress;
+pub mod scrub;
+mod starter;
+mod table;
+mod upkeep;

@@ -1,0 +1,333 @@
+//! `hone export`: what was recorded, as lines of JSON, and adapters as PEFT folders.
+
+use std::fs;
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use hone_domain::{Digest, Fate, PolicyVersion, Scope};
+use hone_ledger::{FateState, Ledger, People, Reading, TurnFilter, TurnView};
+use hone_ledger_sql::SqliteLedger;
+use hone_nn::peft;
+use serde_json::{Value, json};
+
+use super::{check_adapter, entry, open, run};
+use crate::cli::accounts::Place;
+use crate::config::Config;
+use hone_domain::LOCAL_OWNER;
+
+/// Turns read at a time.
+const PAGE: usize = 256;
+/// Versions looked through for one by its number.
+const VERSIONS_MAX: usize = 1_000_000;
+
+/// What to write out.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Examples:\n  hone export turns --owner ann > turns.jsonl\n  \
+    hone export samples --out samples.jsonl\n  hone export adapter --scope local --out my-adapter"
+)]
+pub(crate) enum ExportCommand {
+    /// Every turn with what became of it, newest first, one JSON object a line.
+    Turns(Lines),
+    /// Every turn that a version learned from: tokens, log-probs, score, hint, correction.
+    Samples(Lines),
+    /// A version's adapter as a folder that PEFT and vLLM load.
+    Adapter {
+        /// Whose policy: a scope as `hone versions scopes` shows it, or an owner's name.
+        #[arg(long, default_value = LOCAL_OWNER)]
+        scope: String,
+        /// Its number; the newest if absent.
+        #[arg(long)]
+        version: Option<u64>,
+        /// Folder that it becomes; it must not exist yet.
+        #[arg(long, value_name = "FOLDER")]
+        out: PathBuf,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Which lines, and where to.
+#[derive(Debug, Args)]
+pub(crate) struct Lines {
+    /// Only of this owner.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Only of this scope as `hone versions scopes` shows it, or of this owner's own.
+    #[arg(long)]
+    scope: Option<String>,
+    /// File to write; it must not exist yet. The standard output if absent.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Lines {
+    fn filter(&self, state: Option<FateState>) -> TurnFilter {
+        TurnFilter {
+            owner: self.owner.clone(),
+            scope: self.scope.as_deref().map(Scope::meant),
+            state,
+            ..TurnFilter::default()
+        }
+    }
+}
+
+/// Runs one export.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(crate) fn export(command: &ExportCommand) -> Result<ExitCode, String> {
+    match command {
+        ExportCommand::Turns(lines) => write_lines(lines, ("export.turns", None, turn_line)),
+        ExportCommand::Samples(lines) => {
+            let state = Some(FateState::Trained);
+            write_lines(lines, ("export.samples", state, sample_line))
+        }
+        ExportCommand::Adapter {
+            scope,
+            version,
+            out,
+            place,
+        } => run(adapter(&place.config()?, (scope, *version), out)),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whoever reads the output has enough of it, as `head` has.
+const UNREAD: &str = "nobody reads on";
+
+/// Name of the act, which turns, and a turn's line.
+type Form = (&'static str, Option<FateState>, fn(&TurnView) -> Value);
+
+fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
+    let config = lines.place.config()?;
+    let written = match &lines.out {
+        None => {
+            let out = &mut std::io::stdout().lock();
+            let written = run(write_to(&config, (lines, form), out));
+            if written.as_ref().is_err_and(|why| why == UNREAD) {
+                return Ok(());
+            }
+            written
+        }
+        Some(path) => {
+            let mut make = fs::OpenOptions::new();
+            make.write(true).create_new(true);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut make, 0o600);
+            let file = make.open(path);
+            let file = file.map_err(|error| unwritable(path, &error, "file"))?;
+            let out = &mut BufWriter::new(file);
+            let written = run(write_to(&config, (lines, form), out));
+            if written.is_err() {
+                // So that the next try finds nothing in its way.
+                fs::remove_file(path).ok();
+            }
+            written
+        }
+    }?;
+    eprintln!("{written} lines");
+    Ok(())
+}
+
+async fn write_to(
+    config: &Config,
+    (lines, (act, state, line)): (&Lines, Form),
+    out: &mut dyn Write,
+) -> Result<u64, String> {
+    let ledger = open(config).await?;
+    let detail = json!({"owner": lines.owner, "scope": lines.scope});
+    let noted = ledger.record(&entry(act, "", detail)).await;
+    noted.map_err(|error| error.to_string())?;
+    let filter = lines.filter(state);
+    let unwritable = |error: std::io::Error| match error.kind() {
+        ErrorKind::BrokenPipe => UNREAD.to_owned(),
+        _ => format!("the output cannot be written ({error})"),
+    };
+    let mut each = |view: &TurnView| writeln!(out, "{}", line(view)).map_err(unwritable);
+    let done = pages(&ledger, &filter, &mut each).await;
+    ledger.close().await;
+    out.flush().map_err(unwritable)?;
+    done
+}
+
+/// Hands every turn that passes to `each`; returns how many there were.
+async fn pages(
+    ledger: &SqliteLedger,
+    filter: &TurnFilter,
+    each: &mut dyn FnMut(&TurnView) -> Result<(), String>,
+) -> Result<u64, String> {
+    let (mut before, mut count) = (None, 0);
+    loop {
+        let page = ledger.turn_page(filter, before, PAGE).await;
+        let page = page.map_err(|error| error.to_string())?;
+        for row in page.rows {
+            let view = ledger.turn(row.id).await.map_err(|e| e.to_string())?;
+            // One that was erased meanwhile is gone.
+            if let Some(view) = view {
+                each(&view)?;
+                count += 1;
+            }
+        }
+        before = page.next;
+        if before.is_none() {
+            return Ok(count);
+        }
+    }
+}
+
+fn turn_line(view: &TurnView) -> Value {
+    json!({
+        "turn": view.turn,
+        "fate": view.fate,
+        "transition": view.transition,
+        "verdict": view.verdict,
+        "feedback": view.feedback,
+    })
+}
+
+fn sample_line(view: &TurnView) -> Value {
+    let turn = &view.turn;
+    let trained = match view.fate {
+        Fate::Trained { version } => Some(version),
+        _ => None,
+    };
+    let correction = view
+        .feedback
+        .iter()
+        .rev()
+        .find_map(|f| f.correction.as_ref());
+    json!({
+        "turn": turn.id,
+        "scope": turn.scope,
+        "version": turn.spans.first().map(|span| span.version),
+        "trained_version": trained,
+        "prompt_tokens": turn.prompt_tokens,
+        "completion_tokens": turn.completion.tokens(),
+        "behavior_logprobs": turn.completion.behavior_logprobs(),
+        "completion_text": turn.completion_text,
+        "score": view.verdict.as_ref().and_then(|verdict| verdict.score),
+        "hint": view.verdict.as_ref().and_then(|verdict| verdict.hint.as_ref()),
+        "correction": correction,
+    })
+}
+
+/// Why nothing can be written to a place that must not exist yet; `kind` is what it becomes.
+fn unwritable(out: &Path, error: &std::io::Error, kind: &str) -> String {
+    let shown = out.display();
+    match error.kind() {
+        ErrorKind::AlreadyExists => {
+            format!("{shown} exists already, and nothing is written over; choose another {kind}")
+        }
+        _ => format!("{shown} cannot be written ({error}); choose another {kind}"),
+    }
+}
+
+async fn adapter(
+    config: &Config,
+    (scope, version): (&str, Option<u64>),
+    out: &Path,
+) -> Result<(), String> {
+    if out.exists() {
+        return Err(unwritable(out, &ErrorKind::AlreadyExists.into(), "folder"));
+    }
+    let ledger = open(config).await?;
+    let found = find(&ledger, (scope, version.map(PolicyVersion))).await;
+    let noted = match &found {
+        Ok(_) => {
+            let detail = json!({"version": version});
+            let noted = ledger.record(&entry("export.adapter", scope, detail)).await;
+            noted.map(drop).map_err(|error| error.to_string())
+        }
+        Err(_) => Ok(()),
+    };
+    ledger.close().await;
+    noted?;
+    let (blob, digest) = found?;
+    let from = config.store.folder()?.join("blobs").join(blob);
+    let unreadable = |error: &dyn std::fmt::Display| {
+        format!(
+            "{} cannot be read ({error}); restore a backup (`hone restore`)",
+            from.display()
+        )
+    };
+    check_adapter(&from, digest).map_err(|error| unreadable(&error))?;
+    let files = read(&from).map_err(|error| unreadable(&error))?;
+    let files = peft::for_peft(files).map_err(|error| unreadable(&error))?;
+    write(&files, out).map_err(|error| unwritable(out, &error, "folder"))
+}
+
+/// Where the version's adapter lies.
+async fn find(
+    ledger: &SqliteLedger,
+    (scope, version): (&str, Option<PolicyVersion>),
+) -> Result<(String, Digest), String> {
+    let known = Scope::meant(scope);
+    let most = if version.is_some() { VERSIONS_MAX } else { 1 };
+    let records = ledger.versions(Some(&known), most).await;
+    let records = records.map_err(|error| error.to_string())?;
+    let wanted = |record: &&hone_ledger::PolicyRecord| {
+        version.is_none_or(|version| record.policy.version == version)
+    };
+    let Some(record) = records.iter().find(wanted) else {
+        return Err(format!(
+            "{scope} has no such version; `hone versions scopes` and `hone versions list` show what there is"
+        ));
+    };
+    let number = record.policy.version;
+    if record.policy.is_base() {
+        return Err(format!(
+            "version {number} of {scope} is the base model, which has no adapter"
+        ));
+    }
+    if record.is_damaged {
+        return Err(format!(
+            "the files of version {number} of {scope} are damaged; choose another version, or restore a backup (`hone restore`)"
+        ));
+    }
+    if record.is_pruned || record.is_tainted {
+        return Err(format!(
+            "the files of version {number} of {scope} were removed; choose another"
+        ));
+    }
+    Ok((record.policy.blob.as_str().to_owned(), record.policy.digest))
+}
+
+/// The files of an adapter: name and content.
+type Files = Vec<(String, Vec<u8>)>;
+
+fn read(from: &Path) -> std::io::Result<Files> {
+    let file = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        Ok((name, fs::read(entry.path())?))
+    };
+    fs::read_dir(from)?.map(file).collect()
+}
+
+fn write(files: &Files, out: &Path) -> std::io::Result<()> {
+    fs::create_dir(out)?;
+    let mut files = files.iter();
+    files.try_for_each(|(name, bytes)| fs::write(out.join(name), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_way_of_an_export_is_told() {
+        for (kind, told) in [
+            (ErrorKind::AlreadyExists, "x exists already"),
+            (ErrorKind::NotFound, "x cannot be written ("),
+        ] {
+            let said = unwritable(Path::new("x"), &kind.into(), "file");
+            assert!(said.starts_with(told), "{said}");
+            assert!(said.ends_with("; choose another file"), "{said}");
+        }
+    }
+}

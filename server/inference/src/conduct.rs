@@ -1,0 +1,478 @@
+//! One task per choice, independent of the HTTP connection: it follows the engine to the end,
+//! records the turn, waits for its receipt, and only then lets the end go out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hone_domain::{
+    Ask, Collect, Completion, Delta, End, Listener, Listening, Millis, Part, PendingTurn,
+    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, StopReason, Token,
+    TokenDelta, Transcript, Turn, TurnId,
+};
+use hone_serve::Answer;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Door;
+use super::arguments::Offered;
+use hone_accounts::meter::Spender;
+use hone_collect::Input;
+use hone_monitor::in_place::LOST;
+use hone_monitor::telemetry::{Completed, Parent};
+
+/// How long the engine may take to end what was cancelled.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for the note of a turn that is not collected.
+const NOTE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// A choice on its way to the client.
+#[derive(Debug)]
+pub struct Choice {
+    /// Which of the reply's choices.
+    pub index: u32,
+    /// Its turn.
+    pub turn: TurnId,
+    /// Its pieces, in order; dropping this cancels the completion.
+    pub pieces: mpsc::Receiver<Piece>,
+}
+
+/// What happens to a choice.
+#[derive(Debug)]
+pub enum Piece {
+    /// It was admitted under this version.
+    Started {
+        /// The version.
+        version: PolicyVersion,
+        /// Prompt tokens that were not computed again.
+        cached_tokens: u32,
+    },
+    /// A token, whether it belongs to the reasoning, and what of the answer became certain with it.
+    Token(TokenDelta, bool, Vec<Part>),
+    /// What had been held back until the end.
+    Rest(Vec<Part>),
+    /// The end, with its receipt.
+    Ended(Ended),
+    /// It failed; nothing follows.
+    Failed(ServeError),
+}
+
+/// The end of a choice.
+#[derive(Debug)]
+pub struct Ended {
+    /// Why sampling ended.
+    pub stop: StopReason,
+    /// The version that sampled it.
+    pub version: PolicyVersion,
+    /// All sampled tokens, and what the sampler knew about them.
+    pub completion: Completion,
+    /// How many of them belong to the reasoning, its tags among them.
+    pub reasoning_tokens: usize,
+    /// What became of what was predicted, where something was.
+    pub predicted: Option<Predicted>,
+    /// What became of its record.
+    pub receipt: Receipt,
+    /// Its turn.
+    pub turn: TurnId,
+    /// Its session.
+    pub session: SessionId,
+    /// Whether its person is asked if it is to be learned from although its client says `store: false`.
+    pub asks_consent: bool,
+}
+
+/// A choice that was asked for.
+pub(super) struct Job {
+    pub(super) ask: Ask,
+    pub(super) answer: Answer,
+    pub(super) prompt_text: Option<Arc<str>>,
+    pub(super) listening: Listening,
+    /// The tools that its calls are of.
+    pub(super) offered: Option<Arc<Offered>>,
+    pub(super) collect: Collect,
+    pub(super) done: bool,
+    /// Who pays for its tokens, where somebody counts them.
+    pub(super) payer: Option<Spender>,
+    /// The client's span.
+    pub(super) parent: Option<Parent>,
+}
+
+/// Starts the task of a choice.
+pub(super) fn conduct(door: Arc<Door>, job: Job) -> Choice {
+    // As long as the engine's own channel, so that a slow client never holds up the record.
+    let (out, pieces) = mpsc::channel(job.ask.stop.max_tokens as usize + 16);
+    let choice = Choice {
+        index: job.ask.choice_index,
+        turn: job.ask.turn,
+        pieces,
+    };
+    let live = door.live.enter();
+    tokio::spawn(async move {
+        let _live = live;
+        follow(&door, job, out).await;
+    });
+    choice
+}
+
+/// What ends a completion before it ends by itself.
+#[derive(Default)]
+struct Cut {
+    /// What its client is told instead of an end.
+    error: Option<ServeError>,
+    /// Its client left.
+    is_left: bool,
+    /// It has taken too long, and ends with what was said.
+    is_late: bool,
+}
+
+impl Cut {
+    /// It has taken too long, and its client is to be told so now: nothing was said, or the engine
+    /// does not end it.
+    fn late(&mut self, is_begun: bool) -> Option<ServeError> {
+        if is_begun && !self.is_late {
+            self.is_late = true;
+            return None;
+        }
+        self.error = Some(ServeError::Late);
+        self.error.clone()
+    }
+
+    /// Why sampling ended.
+    fn stop(&mut self, stop: StopReason) -> StopReason {
+        if stop != StopReason::Cancelled || self.is_left {
+            return stop;
+        }
+        if self.is_late && self.error.is_none() {
+            return StopReason::Length;
+        }
+        // Where nobody here cancelled it, the engine did: it is stopping.
+        self.error.get_or_insert(ServeError::Stopping);
+        stop
+    }
+}
+
+/// Reads deltas to the end, whether or not somebody still listens.
+async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
+    let late = sleep_until(Instant::now() + door.limits.completion_timeout);
+    let abort = door.abort.wait();
+    tokio::pin!(late, abort);
+    let mut heard = Hearing::new(job.listening, job.offered.take());
+    let mut cut = Cut::default();
+    let mut first_token_ms = None;
+    loop {
+        let delta = tokio::select! {
+            delta = job.answer.deltas.recv() => delta,
+            () = out.closed(), if !cut.is_left => {
+                cut.is_left = true;
+                job.answer.cancel.cancel();
+                continue;
+            }
+            () = &mut abort, if cut.error.is_none() => {
+                cut.error = Some(ServeError::Stopping);
+                job.answer.cancel.cancel();
+                continue;
+            }
+            () = &mut late, if cut.error.is_none() => {
+                job.answer.cancel.cancel();
+                late.as_mut().reset(Instant::now() + CANCEL_PATIENCE);
+                if let Some(error) = cut.late(first_token_ms.is_some()) {
+                    // The end is still recorded.
+                    send(&out, Piece::Failed(error));
+                }
+                continue;
+            }
+        };
+        match delta {
+            Some(Delta::Started {
+                version,
+                cached_tokens,
+            }) => send(
+                &out,
+                Piece::Started {
+                    version,
+                    cached_tokens,
+                },
+            ),
+            Some(Delta::Token(token)) => {
+                first_token_ms.get_or_insert_with(|| door.clock.now_ms());
+                let (is_thought, parts) = heard.token(&token.text);
+                send(&out, Piece::Token(token, is_thought, parts));
+            }
+            Some(Delta::End(mut end)) => {
+                end.stop = cut.stop(end.stop);
+                let how = (&out, cut.error, first_token_ms);
+                return finish(door, (job, heard), *end, how).await;
+            }
+            Some(Delta::Failed(error)) => return fail(door, &job, first_token_ms, (&out, error)),
+            None => {
+                let error = ServeError::Internal("the engine ended without an answer".to_owned());
+                let error = cut.error.unwrap_or(error);
+                return fail(door, &job, first_token_ms, (&out, error));
+            }
+        }
+    }
+}
+
+/// The completion failed.
+fn fail(
+    door: &Door,
+    job: &Job,
+    first_token_ms: Option<Millis>,
+    (out, error): (&mpsc::Sender<Piece>, ServeError),
+) {
+    door.counters.failed.add(1);
+    tell(door, job, first_token_ms, (Err(&error), 0));
+    send(out, Piece::Failed(error));
+}
+
+/// What was said so far: its text as sampled, and the listener that takes it apart.
+struct Hearing {
+    text: String,
+    listener: Listener,
+    /// Tokens of reasoning.
+    thoughts: usize,
+    /// Calls that began.
+    calls_begun: usize,
+}
+
+impl Hearing {
+    fn new(listening: Listening, offered: Option<Arc<Offered>>) -> Self {
+        let listener = match offered {
+            Some(offered) => Listener::among(listening, offered),
+            None => Listener::new(listening),
+        };
+        Self {
+            text: String::new(),
+            listener,
+            thoughts: 0,
+            calls_begun: 0,
+        }
+    }
+
+    /// Hears a token; whether it belongs to the reasoning, and what became certain with it.
+    fn token(&mut self, text: &str) -> (bool, Vec<Part>) {
+        let was_thinking = self.listener.is_thinking();
+        let parts = self.push(text);
+        let is_thought = was_thinking || self.listener.is_thinking();
+        self.thoughts += usize::from(is_thought);
+        (is_thought, parts)
+    }
+
+    fn push(&mut self, text: &str) -> Vec<Part> {
+        self.text.push_str(text);
+        let parts = self.listener.push(text);
+        self.count(&parts);
+        parts
+    }
+
+    fn count(&mut self, parts: &[Part]) {
+        let begun = parts
+            .iter()
+            .filter(|part| matches!(part, Part::CallBegun(_)));
+        self.calls_begun += begun.count();
+    }
+
+    fn finish(&mut self, text: &str) -> Vec<Part> {
+        let mut parts = self.push(text);
+        let rest = self.listener.finish();
+        self.count(&rest);
+        parts.extend(rest);
+        parts
+    }
+
+    /// How the end is told: an answer whose last call is not whole was cut short, where no stop string of
+    /// its client cut it.
+    fn told(&self, stop: StopReason) -> StopReason {
+        let is_cut = self.calls_begun > self.listener.whole_calls();
+        match self.stop(stop) {
+            StopReason::EndToken | StopReason::ToolCall if is_cut => StopReason::Length,
+            stop => stop,
+        }
+    }
+
+    /// An answer that calls and ends by itself ends with its calls. A call that is not whole is none.
+    fn stop(&self, stop: StopReason) -> StopReason {
+        let called = self.listener.whole_calls() > 0;
+        match stop {
+            StopReason::EndToken | StopReason::StopString if called => StopReason::ToolCall,
+            stop => stop,
+        }
+    }
+}
+
+/// Sends a piece; the channel has room for every one, and a client that left misses nothing.
+fn send(out: &mpsc::Sender<Piece>, piece: Piece) {
+    let _left_or_sent = out.try_send(piece).is_ok();
+}
+
+async fn finish(
+    door: &Door,
+    (job, mut heard): (Job, Hearing),
+    mut end: End,
+    (out, cancelled, first_token_ms): (&mpsc::Sender<Piece>, Option<ServeError>, Option<Millis>),
+) {
+    let rest = heard.finish(&end.text);
+    if !rest.is_empty() {
+        send(out, Piece::Rest(rest));
+    }
+    let told_stop = heard.told(end.stop);
+    let stop = heard.stop(end.stop);
+    if let Some(turn) = &mut end.turn {
+        turn.completion.set_stop(stop);
+    }
+    door.counters.stopped(stop);
+    let tokens = end.completion.tokens().to_vec();
+    if let Some(payer) = &job.payer {
+        payer.spend(tokens.len());
+    }
+    let version = end.version;
+    let (reasoning_tokens, predicted) = (heard.thoughts, end.predicted);
+    let receipt = offer(door, job.collect, end.turn);
+    remember(door, &job, (heard.text, &tokens), stop);
+    if job.done {
+        door.session_done(job.ask.context.session);
+    }
+    let receipt = match receipt {
+        Ok(mut waiting) => {
+            let receipt = signed(door, &mut waiting).await;
+            if receipt != Receipt::Collected {
+                note(door, job.ask.turn).await;
+            }
+            receipt
+        }
+        Err(reason) => Receipt::NotCollected(reason),
+    };
+    door.counters.receipt(receipt);
+    let how = match &cancelled {
+        Some(error) => Err(error),
+        None => Ok((stop, version, receipt == Receipt::Collected)),
+    };
+    tell(door, &job, first_token_ms, (how, tokens.len()));
+    let piece = match cancelled {
+        Some(error) => Piece::Failed(error),
+        None => Piece::Ended(Ended {
+            stop: told_stop,
+            version,
+            completion: end.completion,
+            reasoning_tokens,
+            predicted,
+            receipt,
+            turn: job.ask.turn,
+            session: job.ask.context.session,
+            asks_consent: asks_consent(door, &job.ask, receipt),
+        }),
+    };
+    send(out, piece);
+}
+
+/// Whether a person has still to decide about clients that say `store: false` with every request.
+fn asks_consent(door: &Door, ask: &Ask, receipt: Receipt) -> bool {
+    let is_told = receipt == Receipt::NotCollected(Reason::StoreFalse);
+    is_told && !door.rules.consent(&ask.context.owner, &ask.scope).1
+}
+
+/// Tells the collector of traces, where there is one.
+fn tell(
+    door: &Door,
+    job: &Job,
+    first_token_ms: Option<Millis>,
+    (outcome, tokens): (
+        Result<(StopReason, PolicyVersion, bool), &ServeError>,
+        usize,
+    ),
+) {
+    if let Some(telemetry) = &door.telemetry {
+        telemetry.completed(&Completed {
+            ask: &job.ask,
+            parent: job.parent,
+            first_token_ms,
+            ended_ms: door.clock.now_ms(),
+            tokens,
+            outcome,
+        });
+    }
+}
+
+/// Notes that a turn's client is told that it is not collected, before it is told: the turn may be
+/// on disk, and collect, which would settle it, may not live to do so. A disk that does not even
+/// take this is not waited for.
+async fn note(door: &Door, turn: TurnId) {
+    let late = door.late.clone();
+    let noted = tokio::task::spawn_blocking(move || late.note(turn));
+    let error = match timeout(NOTE_TIMEOUT, noted).await {
+        Ok(Ok(Ok(()))) => return,
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it took too long".to_owned(),
+    };
+    door.counters.late_unnoted.add(1);
+    tracing::error!(%turn, error, "a turn that is not collected could not be noted");
+}
+
+/// Waits for a turn's receipt, not beyond the limit, and not for a ledger that is gone.
+async fn signed(door: &Door, waiting: &mut oneshot::Receiver<Receipt>) -> Receipt {
+    let given_up = tokio::select! {
+        biased;
+        receipt = &mut *waiting => {
+            return receipt.unwrap_or(Receipt::NotCollected(Reason::LedgerFailed));
+        }
+        () = door.troubles.begun(LOST) => Reason::LedgerFailed,
+        () = tokio::time::sleep(door.limits.receipt_timeout) => Reason::LateReceipt,
+    };
+    // Collect is told that the client is told so, unless the receipt came just now.
+    waiting.close();
+    let receipt = waiting.try_recv();
+    receipt.unwrap_or(Receipt::NotCollected(given_up))
+}
+
+/// Offers a turn to collect; the receipt comes later.
+fn offer(
+    door: &Door,
+    collect: Collect,
+    turn: Option<Box<Turn>>,
+) -> Result<oneshot::Receiver<Receipt>, Reason> {
+    if let Collect::No(reason) = collect {
+        return Err(reason);
+    }
+    let Some(turn) = turn else {
+        return Err(Reason::EmptyCompletion);
+    };
+    let Some(queue) = &door.collect else {
+        return Err(Reason::NoCollector);
+    };
+    if door.troubles.lasts(LOST) {
+        return Err(Reason::LedgerFailed);
+    }
+    let (receipt, waiting) = oneshot::channel();
+    match queue.send(Input::Turn { turn, receipt }) {
+        Ok(()) => Ok(waiting),
+        Err(_) => Err(Reason::QueueFull),
+    }
+}
+
+/// Remembers a turn, so that the next request can continue it, or repeat it where its answer never
+/// arrived. Nothing continues a side turn.
+fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: StopReason) {
+    let ask = &job.ask;
+    let transcript = job.prompt_text.as_ref().map(|prompt| {
+        let all: Vec<Token> = ask.prompt_tokens.iter().chain(tokens).copied().collect();
+        Transcript {
+            text: Arc::from(format!("{prompt}{}", door.language.decode(tokens))),
+            tokens: all.into(),
+        }
+    });
+    let pending = PendingTurn {
+        turn: ask.turn,
+        session: ask.context.session,
+        session_key: ask.context.session_key.clone(),
+        owner: ask.context.counts_as().to_owned(),
+        scope: ask.scope.clone(),
+        messages: ask.context.messages.to_vec(),
+        completion: hone_domain::Message::text(hone_domain::Role::Assistant, text),
+        parent: ask.context.parent,
+        kind: ask.kind,
+        delivered: stop != StopReason::Cancelled,
+        continued: false,
+        ended_ms: door.clock.now_ms(),
+    };
+    let trail = door.trail(&pending.scope, &pending.messages);
+    door.index().record_by(&pending, &trail, transcript);
+}

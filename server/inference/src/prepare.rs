@@ -1,0 +1,592 @@
+//! From a checked request to asks: render, bind, reuse recorded tokens, ask.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hone_collect::{Input, Observed};
+use hone_domain::{
+    Admission, Admitted, Ask, AskContext, BindRequest, Binding, CallStyle, Check, Collect,
+    Continued, Form, Grammar, GroupId, Listening, Look, Message, Millis, Origin, PolicyChoice,
+    Reason, Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token,
+    ToolCall, TurnId, TurnKind, Wanted,
+};
+use hone_serve::HeldGrammar;
+use serde_json::{Map, Value};
+
+use super::arguments::Offered;
+use super::conduct::{Choice, Job, conduct};
+use super::render::{split_calls, template_messages};
+use super::shape::{Calls, Shape};
+use super::{Door, LanguageError, OpenError, Takes};
+use hone_monitor::telemetry::Parent;
+
+/// Where the prompt comes from.
+#[derive(Clone, Debug)]
+pub enum PromptSource {
+    /// The messages, through the model's template.
+    Chat {
+        /// Tool definitions; with some, calls are taken out of the completion's text.
+        tools: Option<Vec<Value>>,
+        /// Further template variables.
+        extra: Map<String, Value>,
+    },
+    /// A text, without template.
+    Text(String),
+    /// Tokens, as they are.
+    Tokens(Vec<Token>),
+}
+
+/// A checked request for completions of one prompt.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The HTTP request.
+    pub id: RequestId,
+    /// Owner of the API key.
+    pub owner: String,
+    /// The keeper of an owner who is an agent.
+    pub keeper: Option<String>,
+    /// Whose policy.
+    pub scope: Scope,
+    /// Who says it, where several share the policy.
+    pub source: Option<String>,
+    /// Which of its versions.
+    pub policy: PolicyChoice,
+    /// The session's key.
+    pub session_key: Option<String>,
+    /// Main or side; by its words where the client does not say so.
+    pub kind: Option<TurnKind>,
+    /// The turn that the client names as the one it continues; one of the same scope.
+    pub continues: Option<Continued>,
+    /// Whether the session ends with this turn.
+    pub done: bool,
+    /// `store: false` is false here.
+    pub store: bool,
+    /// Whether the key says that `store: false` of its calls means nothing.
+    pub despite_store_false: bool,
+    /// The messages.
+    pub messages: Vec<Message>,
+    /// The prompt.
+    pub prompt: PromptSource,
+    /// How many completions.
+    pub n: u32,
+    /// Index of the first of them in the reply.
+    pub first_index: u32,
+    /// How to sample; choice `i` adds `i` to the seed.
+    pub sampling: Sampling,
+    /// Most tokens to sample; cut to what fits. None takes what fits.
+    pub max_tokens: Option<u32>,
+    /// Stop strings.
+    pub stops: Vec<String>,
+    /// Whether end tokens do not stop.
+    pub ignore_end: bool,
+    /// What the client thinks that the answer will be.
+    pub prediction: Option<String>,
+    /// Alternatives to report per token of the prompt, where its log-probs are wanted.
+    pub prompt_logprobs: Option<u8>,
+    /// Whether at most one tool call is told.
+    pub single_call: bool,
+    /// The form of the answer.
+    pub shape: Option<Shape>,
+    /// Names of its members, where that is a JSON object.
+    pub form_members: Option<Vec<String>>,
+    /// What the client attached, for itself.
+    pub metadata: BTreeMap<String, String>,
+    /// The span of the client that this request belongs to.
+    pub parent: Option<Parent>,
+    /// What its completions are to be checked by.
+    pub checks: Vec<Check>,
+}
+
+impl Request {
+    fn admission(&self, holdback: bool) -> Admission {
+        Admission {
+            holdback,
+            source: self.source.clone(),
+            trace: self.parent.map(|parent| parent.trace),
+            metadata: self.metadata.clone(),
+            checks: self.checks.clone(),
+        }
+    }
+
+    /// Whether its prediction can make its answer come sooner: where draws need nothing but the logits.
+    pub fn may_draft(&self, door: &Door) -> bool {
+        let sampling = &self.sampling;
+        let is_plain = sampling.frequency_penalty == 0.0
+            && sampling.presence_penalty == 0.0
+            && sampling.repetition_penalty == 1.0
+            && sampling.logit_bias.is_empty()
+            && sampling.top_logprobs == 0;
+        let is_held = |shape: &Shape| !matches!(shape.calls, Calls::Alone(_));
+        is_plain && !self.shape.as_ref().is_some_and(is_held) && door.backend.capabilities().drafts
+    }
+
+    /// The tools it offers to a model that knows how to call.
+    fn offered(&self, calls: Option<CallStyle>) -> Option<Arc<Offered>> {
+        match &self.prompt {
+            PromptSource::Chat {
+                tools: Some(tools), ..
+            } if calls.is_some() => Some(Arc::new(Offered(tools.clone()))),
+            _ => None,
+        }
+    }
+
+    /// What tells whether it is housekeeping.
+    fn look(&self) -> Look<'_> {
+        Look {
+            messages: &self.messages,
+            offers_tools: matches!(self.prompt, PromptSource::Chat { tools: Some(_), .. }),
+            form: self.form_members.as_deref(),
+            max_tokens: self.max_tokens,
+        }
+    }
+
+    /// Whose fair part of the work it takes.
+    fn counts_as(&self) -> &str {
+        self.keeper.as_ref().unwrap_or(&self.owner)
+    }
+
+    fn wanted(&self, session: SessionId) -> Wanted {
+        Wanted {
+            policy: self.policy.clone(),
+            store: self.store,
+            despite_store_false: self.despite_store_false,
+            kind: self.kind(),
+            session,
+        }
+    }
+
+    fn kind(&self) -> TurnKind {
+        self.kind.unwrap_or(TurnKind::Main)
+    }
+
+    /// About how many characters its prompt and its prediction are made of, and what is written around them.
+    fn chars(&self) -> usize {
+        let some = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let called = |c: &ToolCall| CALL_CHARS + c.id.len() + c.name.len() + c.arguments.len();
+        let said = self.messages.iter().map(|m| {
+            let calls: usize = m.tool_calls.iter().map(called).sum();
+            MESSAGE_CHARS + m.content.len() + some(&m.name) + some(&m.tool_call_id) + calls
+        });
+        let shown: usize = match &self.prompt {
+            PromptSource::Chat { tools, extra } => {
+                let tools = tools.iter().flatten();
+                tools.chain(extra.values()).map(chars_of).sum()
+            }
+            // The only message.
+            PromptSource::Text(_) | PromptSource::Tokens(_) => 0,
+        };
+        said.sum::<usize>() + shown + some(&self.prediction)
+    }
+}
+
+/// Bytes of a token that is long; of a prediction no more is looked at than this per token.
+const TOKEN_BYTES: usize = 16;
+/// About how many characters a template writes around a message, and around a call.
+const MESSAGE_CHARS: usize = 16;
+const CALL_CHARS: usize = 64;
+
+/// About how many characters a value is written with.
+pub fn chars_of(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| 1 + chars_of(item)).sum(),
+        Value::Object(map) => map.iter().map(|(k, v)| 2 + k.len() + chars_of(v)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+    }
+}
+
+/// An opened request.
+#[derive(Debug)]
+pub struct Opened {
+    /// The session it was bound to.
+    pub session: SessionId,
+    /// The prompt.
+    pub prompt_tokens: Arc<[Token]>,
+    /// One per completion.
+    pub choices: Vec<Choice>,
+    /// What scores the prompt, where its log-probs are wanted; for [`Door::score`].
+    pub scoring: Option<Ask>,
+}
+
+pub(super) struct Prepared {
+    text: Option<Arc<str>>,
+    pub(super) tokens: Vec<Token>,
+    predicted: Arc<[Token]>,
+    binding: Binding,
+    listening: Listening,
+    /// Held until the ask, which is no place to compile it.
+    form: Option<(Form, HeldGrammar)>,
+}
+
+impl Door {
+    /// Renders, binds, asks. Long prompts are worked on off the async threads.
+    pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
+        if request.kind.is_none() {
+            let habits = self.index().habits();
+            request.kind = Some(habits.kind(&request.look()));
+        }
+        let admitted_ms = self.clock.now_ms();
+        let chars = match request.shape {
+            // A large grammar takes a moment to compile as well.
+            Some(_) => usize::MAX,
+            None => request.chars(),
+        };
+        let owner = request.counts_as().to_owned();
+        let prepare = move |door: &Self| {
+            let prepared = door.prepare(&request, admitted_ms);
+            (request, prepared)
+        };
+        let (request, prepared) = self.apart((&owner, chars), prepare).await?;
+        self.ask_all(&request, prepared?, admitted_ms)
+    }
+
+    /// The tokens of a request's prompt, asking and remembering nothing.
+    pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
+        let owner = request.counts_as().to_owned();
+        let work = move |door: &Self| {
+            Ok(match (&request.prompt, door.text_of(&request, &[])?) {
+                (PromptSource::Tokens(tokens), _) => tokens.clone(),
+                (PromptSource::Text(_), Some(text)) => door.language.encode(&text, true),
+                (_, text) => door.language.encode(&text.unwrap_or_default(), false),
+            })
+        };
+        self.apart((&owner, usize::MAX), work).await?
+    }
+
+    fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
+        let text = self.text_of(request, &[])?;
+        let mut listening = self.listening(request, text.as_deref());
+        let form = self.form(request, listening.reasoning)?;
+        let calls = request.shape.as_ref().map(|shape| shape.calls);
+        listening.held = form.is_some() && calls != Some(Calls::Untold);
+        let trail = self.trail(&request.scope, &request.messages);
+        let new_session = SessionId(self.ids.next());
+        let wanted = request.wanted(new_session);
+        let collect = self.rules.collect(&request.owner, &request.scope, &wanted);
+        let asked = BindRequest {
+            owner: request.counts_as(),
+            scope: &request.scope,
+            session_key: request.session_key.as_deref(),
+            kind: request.kind(),
+            continues: request.continues,
+            keeps: collect == Collect::Yes,
+            messages: &request.messages,
+            new_session,
+            now_ms,
+        };
+        let binding = self.index().bind_by(&asked, &trail);
+        self.counters.bound(binding.how);
+        let text = match self.text_as_sampled(request, &binding) {
+            Some(sampled) => Some(sampled),
+            None => text,
+        };
+        let tokens = match (&request.prompt, &text) {
+            (PromptSource::Tokens(tokens), _) => tokens.clone(),
+            (PromptSource::Text(_), Some(text)) => self.language.encode(text, true),
+            (_, text) => self.encode_reusing(text.as_deref().unwrap_or_default(), &binding),
+        };
+        if tokens.is_empty() {
+            return Err(OpenError::Empty);
+        }
+        Ok(Prepared {
+            listening,
+            form,
+            text: text.map(Arc::from),
+            tokens,
+            predicted: self.predicted(request),
+            binding,
+        })
+    }
+
+    /// Tokens of what is predicted, no more than an answer can have.
+    fn predicted(&self, request: &Request) -> Arc<[Token]> {
+        let Some(text) = &request.prediction else {
+            return Arc::default();
+        };
+        let most = self.backend.capabilities().max_positions;
+        let bytes = text.floor_char_boundary(most.saturating_mul(TOKEN_BYTES));
+        let mut tokens = self.language.encode(&text[..bytes], false);
+        tokens.truncate(most);
+        tokens.into()
+    }
+
+    /// The prompt's text; none where the request gave tokens.
+    fn text_of(
+        &self,
+        request: &Request,
+        recorded: &[(usize, Arc<str>)],
+    ) -> Result<Option<String>, OpenError> {
+        Ok(match &request.prompt {
+            PromptSource::Chat { tools, extra } => {
+                let tools = tools.as_deref();
+                Some(self.rendered((&request.messages, recorded), (tools, extra))?)
+            }
+            PromptSource::Text(text) => Some(text.clone()),
+            PromptSource::Tokens(_) => None,
+        })
+    }
+
+    /// A conversation through the model's template. Where the template refuses what it usually takes, the
+    /// conversation is told once more in the form that every template takes.
+    pub fn rendered(
+        &self,
+        (messages, recorded): (&[Message], &[(usize, Arc<str>)]),
+        (tools, extra): (Option<&[Value]>, &Map<String, Value>),
+    ) -> Result<String, LanguageError> {
+        let rendered = |takes: Takes| {
+            let values = for_template(takes, messages, recorded);
+            self.language.render(&values, tools, extra)
+        };
+        let takes = self.takes();
+        rendered(takes).or_else(|refused| rendered(Takes::LEAST).map_err(|_| refused))
+    }
+
+    /// The prompt with the session's completions as they were sampled, where that continues the
+    /// recorded transcript: calls come back re-serialised, and their tokens would differ.
+    fn text_as_sampled(&self, request: &Request, binding: &Binding) -> Option<String> {
+        let transcript = binding.transcript.as_ref()?;
+        if binding.recorded.is_empty() {
+            return None;
+        }
+        let text = self.text_of(request, &binding.recorded).ok()??;
+        text.starts_with(&*transcript.text).then_some(text)
+    }
+
+    /// What the completion is held to, which the backend has found to be sound. A backend that holds
+    /// nothing leaves calls that are not demanded to the model.
+    fn form(
+        &self,
+        request: &Request,
+        reasoning: Reasoning,
+    ) -> Result<Option<(Form, HeldGrammar)>, OpenError> {
+        let Some(shape) = &request.shape else {
+            return Ok(None);
+        };
+        if matches!(shape.calls, Calls::Alone(_)) && !self.backend.capabilities().forms {
+            return Ok(None);
+        }
+        let how = (reasoning, request.single_call);
+        let check = |grammar: &Grammar| self.backend.check_grammar(grammar);
+        shape.checked(how, check).map(Some)
+    }
+
+    /// What the completion's text may hold besides content.
+    fn listening(&self, request: &Request, prompt: Option<&str>) -> Listening {
+        let PromptSource::Chat { tools, .. } = &request.prompt else {
+            return Listening::default();
+        };
+        let manner = self.language.manner();
+        Listening {
+            calls: manner.calls.filter(|_| tools.is_some()),
+            reasoning: Reasoning::of(manner.reasons, prompt.unwrap_or_default()),
+            single: request.single_call,
+            held: false,
+        }
+    }
+
+    /// Tokens of a rendered prompt. Where its text begins with the recorded text of the turn it
+    /// continues, that turn's own tokens are taken, because re-tokenising a sampled text may give
+    /// other tokens than were sampled.
+    fn encode_reusing(&self, text: &str, binding: &Binding) -> Vec<Token> {
+        let Some(transcript) = &binding.transcript else {
+            return self.language.encode(text, false);
+        };
+        let Some(rest) = text.strip_prefix(&*transcript.text) else {
+            self.counters.prompts_mismatched.add(1);
+            return self.language.encode(text, false);
+        };
+        self.counters.prompts_reused.add(1);
+        self.counters
+            .tokens_reused
+            .add(transcript.tokens.len() as u64);
+        let mut tokens = transcript.tokens.to_vec();
+        tokens.extend(self.language.encode(rest, false));
+        tokens
+    }
+
+    fn ask_all(
+        self: &Arc<Self>,
+        request: &Request,
+        prepared: Prepared,
+        admitted_ms: Millis,
+    ) -> Result<Opened, OpenError> {
+        let mut turns: Vec<TurnId> = (0..request.n).map(|_| TurnId(self.ids.next())).collect();
+        if let ([only], Some(cut)) = (&mut turns[..], prepared.binding.retry_of) {
+            *only = cut;
+        }
+        let admitted = self.admit(request, prepared.binding.session);
+        let scoring = request.prompt_logprobs;
+        let scoring =
+            scoring.map(|top| self.scoring(request, &prepared, (&admitted, admitted_ms, top)));
+        let scoring = scoring.transpose()?;
+        let asked = self.ask_each(request, &prepared, (&turns, &admitted, admitted_ms));
+        // What is not to be kept of a request is not kept as what it answers, either.
+        if admitted.collect == Collect::Yes {
+            // Binding names a next state once, so it is handed on even if this ask was refused.
+            let next_turn = asked.is_ok().then(|| turns[0]);
+            self.observe(request, &prepared.binding, (next_turn, admitted_ms));
+        }
+        Ok(Opened {
+            session: prepared.binding.session,
+            prompt_tokens: prepared.tokens.into(),
+            choices: asked?,
+            scoring,
+        })
+    }
+
+    /// Who answers and what may be kept. Where a version is on trial, the session decides whether
+    /// it is the one that answers.
+    fn admit(&self, request: &Request, session: SessionId) -> Admitted {
+        let wanted = request.wanted(session);
+        let mut admitted = self.rules.admit(&request.owner, &request.scope, wanted);
+        if admitted.policy == PolicyChoice::Newest {
+            admitted.policy = self.policies.get().choice(&request.scope, session);
+        }
+        admitted
+    }
+
+    fn ask_each(
+        self: &Arc<Self>,
+        request: &Request,
+        prepared: &Prepared,
+        (turns, admitted, admitted_ms): (&[TurnId], &Admitted, Millis),
+    ) -> Result<Vec<Choice>, ServeError> {
+        let offered = request.offered(prepared.listening.calls);
+        let Some(first) = turns.first() else {
+            return Ok(Vec::new());
+        };
+        let how = (*first, admitted, admitted_ms);
+        let asked = self.first_ask(request, prepared, how, offered.as_deref())?;
+        let mut jobs = Vec::with_capacity(turns.len());
+        for (turn, at) in turns.iter().zip(0u32..) {
+            let mut ask = asked.clone();
+            ask.turn = *turn;
+            ask.choice_index += at;
+            ask.sampling.seed = ask.sampling.seed.wrapping_add(u64::from(at));
+            jobs.push(Job {
+                payer: self.meters.spender(request.id),
+                prompt_text: prepared.text.clone(),
+                listening: prepared.listening,
+                offered: offered.clone(),
+                collect: ask.collect,
+                done: request.done && at + 1 == request.n,
+                parent: request.parent,
+                ask: ask.clone(),
+                answer: self.backend.ask(ask)?,
+            });
+        }
+        // The prompt is paid once, and only where every ask was taken.
+        if let Some(payer) = jobs.first().and_then(|job| job.payer.as_ref()) {
+            payer.spend(prepared.tokens.len());
+        }
+        Ok(jobs
+            .into_iter()
+            .map(|job| conduct(self.clone(), job))
+            .collect())
+    }
+
+    /// The first choice's ask; those of the others differ in their turn, place and seed.
+    pub(super) fn first_ask(
+        &self,
+        request: &Request,
+        prepared: &Prepared,
+        (turn, admitted, admitted_ms): (TurnId, &Admitted, Millis),
+        offered: Option<&Offered>,
+    ) -> Result<Ask, ServeError> {
+        let max_tokens = self.room_for(request.max_tokens, prepared.tokens.len())?;
+        let collect = match admitted.collect {
+            Collect::Yes if self.collect.is_none() => Collect::No(Reason::NoCollector),
+            collect => collect,
+        };
+        Ok(Ask {
+            turn,
+            request: request.id,
+            choice_index: request.first_index,
+            group: (request.n > 1).then(|| GroupId(self.ids.next())),
+            scope: request.scope.clone(),
+            policy: admitted.policy.clone(),
+            origin: Origin::User,
+            kind: request.kind(),
+            prompt_tokens: prepared.tokens.clone(),
+            sampling: request.sampling.clone(),
+            stop: StopRules {
+                max_tokens,
+                strings: request.stops.clone(),
+                ignore_end: request.ignore_end,
+                listening: Listening {
+                    // A form ends by itself behind its only call.
+                    single: request.single_call && prepared.form.is_none(),
+                    ..prepared.listening
+                },
+                functions: offered.map(Offered::names).unwrap_or_default(),
+            },
+            form: prepared.form.as_ref().map(|(form, _)| form.clone()),
+            given: Vec::new(),
+            predicted: prepared.predicted.clone(),
+            collect,
+            context: AskContext {
+                session: prepared.binding.session,
+                session_key: request.session_key.clone(),
+                parent: prepared.binding.parent,
+                owner: request.owner.clone(),
+                keeper: request.keeper.clone(),
+                messages: request.messages.clone().into(),
+                admission: request.admission(admitted.holdback),
+                untrainable: admitted.untrainable,
+                admitted_ms,
+            },
+        })
+    }
+
+    /// The completion's token limit: what was asked for, cut to what the context leaves.
+    fn room_for(&self, wanted: Option<u32>, prompt_tokens: usize) -> Result<u32, ServeError> {
+        let able = self.backend.capabilities();
+        let max_positions = able.max_positions;
+        let room = max_positions.saturating_sub(prompt_tokens);
+        if room == 0 {
+            return Err(ServeError::TooLong {
+                prompt_tokens,
+                max_positions,
+                model_positions: able.model_positions,
+            });
+        }
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        Ok(wanted.unwrap_or(room).min(room))
+    }
+
+    fn observe(
+        &self,
+        request: &Request,
+        binding: &Binding,
+        (next_turn, at_ms): (Option<TurnId>, Millis),
+    ) {
+        let (Some(parent), Some(collect)) = (binding.parent, &self.collect) else {
+            return;
+        };
+        if binding.next_state.is_empty() {
+            return;
+        }
+        let observed = Observed {
+            parent,
+            session: binding.session,
+            scope: request.scope.clone(),
+            next_state: binding.next_state.clone(),
+            next_turn,
+            at_ms,
+        };
+        if collect.send(Input::Next(observed)).is_err() {
+            self.counters.notes_dropped.add(1);
+        }
+    }
+}
+
+/// Messages as a template takes them.
+fn for_template(takes: Takes, messages: &[Message], recorded: &[(usize, Arc<str>)]) -> Vec<Value> {
+    let (messages, recorded) = takes.rewritten(messages, recorded);
+    let many = |message: &Message| message.tool_calls.len() > 1;
+    if takes.many_calls || !messages.iter().any(many) {
+        return template_messages(&messages, &recorded);
+    }
+    let (messages, recorded) = split_calls(&messages, &recorded);
+    template_messages(&messages, &recorded)
+}

@@ -1,0 +1,324 @@
+//! Replies read by the served base model: its hidden states, and a probe that is fitted on them at the
+//! first start with a model and kept in the data folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use hone_domain::{NextKind, Token};
+use hone_judge::reading::{Example, Probe, Reading, Seen, shortened};
+use hone_judge::rules::{Exchange, judge_reply};
+use hone_judge::{Reader, ReadingConfig, labelled};
+use hone_runtime::{Board, RoomState, Shutdown};
+use hone_serve::{Backend, Cancel};
+use serde_json::{Map, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+
+use hone_inference::Language;
+
+/// Its name on the board.
+const NAME: &str = "reading";
+
+/// Reads with what serves here.
+#[derive(Clone)]
+pub struct States {
+    /// What computes.
+    pub backend: Arc<dyn Backend>,
+    /// Its template and tokens.
+    pub language: Arc<dyn Language>,
+    /// Most tokens of a reply and what it answers.
+    pub tokens_max: usize,
+}
+
+impl States {
+    fn rendered(&self, exchange: Exchange<'_>) -> Result<Vec<Token>, String> {
+        let messages = [
+            json!({"role": "user", "content": exchange.asked}),
+            json!({"role": "assistant", "content": exchange.completion}),
+            json!({"role": "user", "content": exchange.reply}),
+        ];
+        let text = self.language.render(&messages, None, &Map::new());
+        let text = text.map_err(|error| error.to_string())?;
+        Ok(self.language.encode(&text, false))
+    }
+
+    /// What the model and the rules make of a reply. Computes on the calling thread.
+    ///
+    /// # Errors
+    /// Why it cannot be told.
+    pub fn see(&self, exchange: Exchange<'_>, cancel: &Cancel) -> Result<Seen, String> {
+        let ruling = judge_reply(exchange);
+        let exchange = shortened(exchange);
+        let tokens = self.rendered(exchange)?;
+        if tokens.len() > self.tokens_max {
+            return Err(format!(
+                "{} tokens are more than judge.reading.tokens_max",
+                tokens.len()
+            ));
+        }
+        let silent = self.rendered(Exchange {
+            reply: "",
+            ..exchange
+        })?;
+        let shared = tokens.iter().zip(&silent).take_while(|(a, b)| a == b);
+        let from = shared.count();
+        let states = self.backend.states(&tokens, from, cancel);
+        let states = states.map_err(|error| error.to_string())?;
+        Ok(Seen { states, ruling })
+    }
+
+    /// Fits a probe on the labelled replies. Computes on the calling thread, for minutes where the
+    /// model is large.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn fit(
+        &self,
+        precision_min: f64,
+        (busy, cancel): (&Busy, &Cancel),
+    ) -> Result<Probe, String> {
+        let mut examples = Vec::new();
+        let mut add = |exchange: Exchange<'_>, label, wish| {
+            while busy() && !cancel.is_cancelled() {
+                std::thread::sleep(WAIT);
+            }
+            if cancel.is_cancelled() {
+                return Err("the server stops".to_owned());
+            }
+            // A reply that is too long for the setting is not fitted on.
+            if let Ok(seen) = self.see(exchange, cancel) {
+                examples.push(Example { seen, label, wish });
+            }
+            Ok(())
+        };
+        for row in labelled::fit_replies() {
+            add(row.exchange(), row.label, Some(row.wish))?;
+        }
+        for row in labelled::labelled() {
+            if row.kind == NextKind::UserReply {
+                let exchange = Exchange {
+                    asked: &row.asked,
+                    completion: &row.completion,
+                    reply: &row.text,
+                };
+                add(exchange, row.label, None)?;
+            }
+        }
+        Probe::fit(&examples, precision_min)
+    }
+}
+
+/// Says whether something else needs the processor.
+pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How often the fit looks whether it may go on.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// What a reader is started with.
+pub struct ReaderParts {
+    /// What computes.
+    pub states: States,
+    /// The settings.
+    pub config: ReadingConfig,
+    /// Whether the model is the built-in one.
+    pub is_starter: bool,
+    /// The data folder.
+    pub folder: PathBuf,
+    /// Says whether it reads.
+    pub board: Board,
+    /// Ends the fit.
+    pub shutdown: Shutdown,
+    /// Whether training computes, for which the fit waits.
+    pub busy: Busy,
+}
+
+/// The served base model as a reader.
+pub struct BaseReader {
+    states: States,
+    probe: Arc<OnceLock<Probe>>,
+    /// One reading at a time, because each takes a thread from serving.
+    place: Arc<Semaphore>,
+}
+
+impl BaseReader {
+    /// A reader that reads once its probe is fitted, which happens beside everything else.
+    pub fn start(parts: ReaderParts) -> Arc<Self> {
+        let reader = Arc::new(Self {
+            states: parts.states.clone(),
+            probe: Arc::default(),
+            place: Arc::new(Semaphore::new(1)),
+        });
+        let (cancel, shutdown) = (Cancel::default(), parts.shutdown.clone());
+        let stops = cancel.clone();
+        tokio::spawn(async move {
+            shutdown.wait().await;
+            stops.cancel();
+        });
+        let probe = reader.probe.clone();
+        let fits = move || {
+            // As low as training: whoever is served goes first.
+            hone_train::Priority::new(Arc::new(hone_train::Served::default)).enter();
+            begin(&parts, &probe, &cancel);
+        };
+        let thread = std::thread::Builder::new().name(NAME.to_owned());
+        if let Err(error) = thread.spawn(fits) {
+            tracing::warn!(%error, "the reading cannot be fitted; the rules alone read replies");
+        }
+        reader
+    }
+}
+
+/// Takes the probe of before, or fits one and keeps it.
+fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
+    let _switch = parts.board.enter(NAME);
+    parts
+        .board
+        .update(NAME, |room| room.state = RoomState::Starting);
+    let began = Instant::now();
+    let path = place(parts);
+    let found = match kept(&path) {
+        Some(probe) => Ok(probe),
+        None => parts
+            .states
+            .fit(parts.config.precision_min, (&parts.busy, cancel)),
+    };
+    let fit_s = began.elapsed().as_secs_f64();
+    match found {
+        Ok(found) => {
+            let crossed = found.crossed;
+            tracing::info!(
+                fit_s,
+                found = crossed.found,
+                precision = crossed.precision,
+                blamed = crossed.blamed,
+                wishes = crossed.wishes,
+                "replies are read by the base model"
+            );
+            let numbers = [
+                ("on", 1.0),
+                ("fit_s", fit_s),
+                ("found_share", crossed.found),
+                ("precision", crossed.precision),
+                ("blamed_share", crossed.blamed),
+                ("wishes_share", crossed.wishes),
+            ];
+            keep(&path, &found);
+            parts.board.update(NAME, |room| {
+                room.state = RoomState::Running;
+                room.numbers.extend(numbers);
+            });
+            let _first = probe.set(found).is_ok();
+        }
+        Err(why) => off(&parts.board, &why),
+    }
+}
+
+/// Says that the rules alone read replies, and why.
+pub(super) fn off(board: &Board, why: &str) {
+    let _switch = board.enter(NAME);
+    board.update(NAME, |room| {
+        room.state = RoomState::Stopped;
+        room.numbers.insert("on", 0.0);
+    });
+    tracing::info!(why, "the reading is off; the rules alone read replies");
+}
+
+/// Where the probe of this model and labelled set is kept.
+fn place(parts: &ReaderParts) -> PathBuf {
+    let base = parts.states.backend.capabilities().base.to_hex();
+    let percent = (parts.config.precision_min * 1_000.0).round();
+    let name = format!("{base}-{:016x}-{percent}.probe", labelled::fit_hash());
+    parts.folder.join(NAME).join(name)
+}
+
+/// A text behind the SHA-256 of its bytes.
+fn with_digest(text: &[u8]) -> Vec<u8> {
+    [&Sha256::digest(text)[..], text].concat()
+}
+
+/// The text behind its digest; none where a byte of either is another one.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (digest, text) = bytes.split_at_checked(Sha256::output_size())?;
+    (*digest == Sha256::digest(text)[..]).then_some(text)
+}
+
+/// The probe of before; none where there is none, or where its bytes are not those that were kept.
+fn kept(path: &Path) -> Option<Probe> {
+    let bytes = std::fs::read(path).ok()?;
+    let probe = checked(&bytes).and_then(|text| serde_json::from_slice(text).ok());
+    if probe.is_none() {
+        tracing::warn!(path = %path.display(), "the probe of the reading is damaged; it is fitted anew");
+    }
+    probe
+}
+
+/// Writes the probe whole or not at all.
+fn keep(path: &Path, probe: &Probe) {
+    let write = || {
+        let folder = path.parent().unwrap_or(path);
+        std::fs::create_dir_all(folder)?;
+        let part = path.with_extension("part");
+        std::fs::write(&part, with_digest(&serde_json::to_vec(probe)?))?;
+        std::fs::rename(&part, path)
+    };
+    if let Err(error) = write() {
+        tracing::warn!(%error, path = %path.display(), "the probe of the reading is not kept; the next start fits it anew");
+    }
+}
+
+/// Ends what is computed once nobody waits for it.
+struct EndWithDrop(Cancel);
+
+impl Drop for EndWithDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+#[async_trait]
+impl Reader for BaseReader {
+    async fn read(&self, exchange: Exchange<'_>) -> Result<Option<Reading>, String> {
+        if self.probe.get().is_none() {
+            return Ok(None);
+        }
+        let place = self.place.clone().acquire_owned().await;
+        let place = place.map_err(|error| error.to_string())?;
+        let wanted = EndWithDrop(Cancel::default());
+        let (cancel, states, probe) = (wanted.0.clone(), self.states.clone(), self.probe.clone());
+        let [asked, completion, reply] =
+            [exchange.asked, exchange.completion, exchange.reply].map(str::to_owned);
+        let read = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            let exchange = Exchange {
+                asked: &asked,
+                completion: &completion,
+                reply: &reply,
+            };
+            let seen = states.see(exchange, &cancel)?;
+            Ok(probe.get().and_then(|probe| probe.read(&seen)))
+        });
+        read.await.map_err(|error| error.to_string())?
+    }
+}
+
+#[cfg(test)]
+mod digest_tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_probe_with_any_bit_changed_or_any_byte_missing_is_none() {
+        let text = br#"{"found": 0.5}"#;
+        let kept = with_digest(text);
+        assert_eq!(checked(&kept), Some(&text[..]));
+        for bit in 0..kept.len() * 8 {
+            let mut damaged = kept.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(checked(&damaged), None, "bit {bit}");
+        }
+        for length in 0..kept.len() {
+            assert_eq!(checked(&kept[..length]), None, "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! Is it learning, and if not, why not: one sentence, and what needs somebody's attention. Pure.
+
+use hone_domain::{Reason, Stage};
+use hone_runtime::{RoomState, RoomStatus};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::sample::Look;
+pub use crate::alert::{Alert, Severity};
+use crate::troubles::Trouble;
+
+/// A version this young counts as learning now.
+const RECENT_MS: i64 = 15 * 60 * 1_000;
+/// Refused candidates in a row that need attention.
+const REFUSED_IN_ROW: u64 = 3;
+/// Verdicts before the share of abstentions says something, and the share that needs attention.
+const JUDGED_MIN: f64 = 20.0;
+const ABSTAINED_SHARE: f64 = 0.9;
+/// How full a line or a memory may be.
+const FULL_SHARE: f64 = 0.8;
+const KV_FULL_SHARE: f64 = 0.95;
+
+/// What helps where clients say `store: false`.
+const DESPITE: &str = "Some clients always say it; allow it all the same with despite_store_false in PUT /v1/consent or on the key.";
+/// Answers to such clients before they need attention, where they are most of all.
+const UNWANTED_MIN: u64 = 5;
+
+/// Whether it learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Learning {
+    /// A version was published lately.
+    Yes,
+    /// Nothing stands in the way; what is missing comes by itself.
+    Soon,
+    /// Something stands in the way.
+    No,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Why {
+    /// In a word.
+    pub learning: Learning,
+    /// In a sentence.
+    pub sentence: String,
+}
+
+/// What the answer depends on.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The newest look.
+    pub now: Look,
+    /// Whether new completions are refused.
+    pub draining: bool,
+    /// Whether turns of what is served here may train; none where serve does not run here.
+    pub can_train: Option<bool>,
+    /// When the newest version was published.
+    pub last_publish_ms: Option<i64>,
+    /// Candidates refused since then.
+    pub refused_since: u64,
+    /// Judged turns of one scope that make a batch.
+    pub batch_turns_min: usize,
+    /// What grew since the look before: answers and turns that found a full line, adapters that
+    /// could not be loaded.
+    pub overloaded: u64,
+    /// Turns that were not recorded.
+    pub dropped: u64,
+    /// Adapters that could not be loaded.
+    pub swap_failures: u64,
+}
+
+impl Facts {
+    fn room(&self, name: &str) -> Option<&RoomStatus> {
+        self.now.loops.get(name)
+    }
+
+    fn number(&self, room: &str, name: &str) -> f64 {
+        let room = self.room(room);
+        room.and_then(|room| room.numbers.get(name).copied())
+            .unwrap_or_default()
+    }
+
+    fn waiting(&self, stage: Stage) -> u64 {
+        let pending = self.now.counts.iter().flat_map(|counts| &counts.pending);
+        pending.filter(|(s, _)| *s == stage).map(|(_, n)| *n).sum()
+    }
+
+    fn uncollected(&self, reason: Reason) -> u64 {
+        let of = self.now.uncollected.iter().find(|(r, _)| *r == reason);
+        of.map_or(0, |(_, n)| *n)
+    }
+
+    fn recent(&self) -> Option<i64> {
+        let ago = self.now.at_ms - self.last_publish_ms?;
+        (ago <= RECENT_MS).then_some(ago.max(0))
+    }
+}
+
+fn no(sentence: impl Into<String>) -> Option<Why> {
+    answer(Learning::No, sentence)
+}
+
+fn soon(sentence: impl Into<String>) -> Option<Why> {
+    answer(Learning::Soon, sentence)
+}
+
+fn answer(learning: Learning, sentence: impl Into<String>) -> Option<Why> {
+    Some(Why {
+        learning,
+        sentence: sentence.into(),
+    })
+}
+
+/// `1 turn`, `2 turns`, with the verb that fits.
+fn turns(n: u64, one: &str, many: &str) -> String {
+    if n == 1 {
+        format!("1 turn {one}")
+    } else {
+        format!("{n} turns {many}")
+    }
+}
+
+fn ago(ms: i64) -> String {
+    match ms / 1_000 {
+        seconds @ ..120 => format!("{seconds} s ago"),
+        seconds => format!("{} min ago", seconds / 60),
+    }
+}
+
+/// The answer: the first of these that has something to say, what stands in the way first.
+pub fn why(facts: &Facts) -> Why {
+    broken(facts)
+        .or_else(|| held(facts))
+        .or_else(|| learning(facts))
+        .or_else(|| on_the_way(facts))
+        .or_else(|| settled(facts))
+        .or_else(|| uncollected(facts))
+        .unwrap_or_else(|| Why {
+            learning: Learning::Soon,
+            sentence: "Not yet: nobody has talked to it so far. Send it a first message."
+                .to_owned(),
+        })
+}
+
+/// The answer where something is wrong that lets nothing be learned.
+pub fn stopped(trouble: &Trouble) -> Why {
+    Why {
+        learning: Learning::No,
+        sentence: format!("No: {} {}", trouble.text, trouble.what_to_do),
+    }
+}
+
+fn broken(facts: &Facts) -> Option<Why> {
+    if facts.draining {
+        return no(
+            "No: it is draining and takes no new work. Take the drain back, or start it again.",
+        );
+    }
+    if facts.now.counts.is_none() {
+        return no("Unknown: the ledger does not answer. Look at the server's log and the disk.");
+    }
+    if facts.can_train == Some(false) {
+        return no(
+            "No: what answers here does not report the exact tokens that training needs. Serve a model with the built-in engine.",
+        );
+    }
+    for (name, does) in [
+        ("collect", "records turns"),
+        ("judge", "gives verdicts"),
+        ("train", "makes new versions"),
+    ] {
+        let Some(room) = facts.room(name) else {
+            return no(format!(
+                "No: the {name} loop, which {does}, does not run in this process. Add it to `loops`, or look at the process that runs it."
+            ));
+        };
+        match room.state {
+            RoomState::Paused => {
+                return no(format!(
+                    "No: the {name} loop, which {does}, is paused. Resume it."
+                ));
+            }
+            RoomState::Restarting | RoomState::Stopped => {
+                return no(format!(
+                    "No: the {name} loop, which {does}, has failed and begins again. Its last error is in the status and the log."
+                ));
+            }
+            RoomState::Starting | RoomState::Running | RoomState::Draining => {}
+        }
+    }
+    (facts.refused_since >= REFUSED_IN_ROW).then_some(())?;
+    no(format!(
+        "No: the gate refused the last {} candidates. The list of refusals says what they did worse.",
+        facts.refused_since
+    ))
+}
+
+/// What holds every scope that has a policy; where only some are held, the others learn.
+fn held(facts: &Facts) -> Option<Why> {
+    let [(_, first), rest @ ..] = &facts.now.held[..] else {
+        return None;
+    };
+    if facts.now.held.len() < facts.now.scopes {
+        return None;
+    }
+    if !rest.is_empty() {
+        return no(format!(
+            "No: all {} scopes with a policy are pinned, on trial, or stopped after a rollback. Versions says which.",
+            facts.now.held.len(),
+        ));
+    }
+    if let Some(tripped) = &first.tripped {
+        return no(format!(
+            "No: learning was stopped after a rollback ({}). Versions lets it learn again.",
+            tripped.note
+        ));
+    }
+    match &first.trial {
+        Some(trial) => soon(format!(
+            "Soon: version {} is on trial on {:.0} % of the sessions. Promote or retire it, or wait until enough of its answers are judged.",
+            trial.version,
+            trial.share * 100.0
+        )),
+        None => no("No: the served version is pinned. Unpin it, and what waits is learned."),
+    }
+}
+
+fn learning(facts: &Facts) -> Option<Why> {
+    let ago_ms = facts.recent()?;
+    let trained = facts.now.counts.as_ref().map_or(0, |counts| counts.trained);
+    let sentence = format!(
+        "Yes: the newest version was published {}; {} into versions so far.",
+        ago(ago_ms),
+        turns(trained, "went", "went"),
+    );
+    answer(Learning::Yes, sentence)
+}
+
+fn on_the_way(facts: &Facts) -> Option<Why> {
+    if facts.number("train", "job_under_way") > 0.0 {
+        return soon("Soon: a batch is being trained right now.");
+    }
+    let ready = facts.waiting(Stage::AwaitingTraining);
+    if ready > 0 {
+        return soon(format!(
+            "Soon: {} for a batch, which needs {} of one scope, or a thumb or correction on one.",
+            turns(ready, "is judged and waits", "are judged and wait"),
+            facts.batch_turns_min.max(1),
+        ));
+    }
+    let unjudged = facts.waiting(Stage::AwaitingVerdict);
+    if unjudged > 0 {
+        return soon(format!(
+            "Soon: {} for the judge.",
+            turns(unjudged, "waits", "wait")
+        ));
+    }
+    let open = facts.waiting(Stage::AwaitingNextState);
+    if open > 0 {
+        return soon(format!(
+            "Not yet: {} for what is answered to them. A reply, a thumb or a correction moves them on.",
+            turns(open, "waits", "wait")
+        ));
+    }
+    None
+}
+
+fn settled(facts: &Facts) -> Option<Why> {
+    let counts = facts
+        .now
+        .counts
+        .as_ref()
+        .filter(|counts| counts.turns > 0)?;
+    let most = counts.settled.iter().max_by_key(|(_, n)| *n);
+    let because = most.map_or(String::new(), |(reason, n)| {
+        format!(" Most often ({n}): {}.", reason.explain())
+    });
+    if counts.trained > 0 {
+        return soon(format!(
+            "Not now: everything there was to learn from is learned ({}), and nothing new came in the last 15 minutes.{because}",
+            turns(counts.trained, "in all", "in all"),
+        ));
+    }
+    no(format!(
+        "No: {}, and none could train.{because}",
+        turns(counts.turns, "ended", "ended"),
+    ))
+}
+
+/// Answers were given, and no turn is in the ledger.
+fn uncollected(facts: &Facts) -> Option<Why> {
+    let (reason, n) = facts.now.uncollected.iter().max_by_key(|(_, n)| *n)?;
+    let all = facts.now.uncollected.iter().map(|(_, n)| n).sum();
+    let remedy = if *reason == Reason::StoreFalse {
+        format!(" {DESPITE}")
+    } else {
+        String::new()
+    };
+    no(format!(
+        "No: {}, and none was collected. Most often ({n}): {}.{remedy}",
+        turns(all, "was answered", "were answered"),
+        reason.explain(),
+    ))
+}
+
+fn alert(id: impl Into<String>, severity: Severity, (text, what): (String, &str)) -> Alert {
+    Alert {
+        id: id.into(),
+        severity,
+        text,
+        what_to_do: what.to_owned(),
+    }
+}
+
+/// Everything that needs attention now.
+pub fn alerts(facts: &Facts) -> Vec<Alert> {
+    let mut found = Vec::new();
+    loop_alerts(facts, &mut found);
+    let tripped = facts.now.held.iter().filter(|(_, s)| s.tripped.is_some());
+    match tripped.count() {
+        0 => {}
+        n => {
+            let scopes = if n == 1 {
+                "1 scope"
+            } else {
+                &format!("{n} scopes")
+            };
+            let text = format!("Learning of {scopes} was stopped after a rollback by itself.");
+            let what = "Look in Versions at what was left and why, then let it learn again.";
+            found.push(alert("learning_stopped", Severity::Warning, (text, what)));
+        }
+    }
+    engine_alerts(facts, &mut found);
+    found.extend(learning_alerts(facts).into_iter().flatten());
+    found
+}
+
+fn loop_alerts(facts: &Facts, found: &mut Vec<Alert>) {
+    for (name, room) in &facts.now.loops {
+        if room.state == RoomState::Restarting {
+            let text = format!(
+                "The {name} loop failed and begins again ({} times so far).",
+                room.restarts
+            );
+            let what = "Look at its last error in the status and at the server's log.";
+            found.push(alert(
+                format!("{name}_restarting"),
+                Severity::Error,
+                (text, what),
+            ));
+        }
+        if room.state == RoomState::Paused {
+            let text = format!("The {name} loop is paused; its work waits.");
+            found.push(alert(
+                format!("{name}_paused"),
+                Severity::Warning,
+                (text, "Resume it when you are done."),
+            ));
+        }
+        let (depth, limit) = (room.queue_depth, room.queue_limit);
+        // A line of one place holds a wake, and is full by design.
+        if limit > 1 && depth as f64 >= FULL_SHARE * limit as f64 {
+            let text = format!("The line before the {name} loop holds {depth} of at most {limit}.");
+            let what = "Give the process more time or cores, or send fewer requests.";
+            found.push(alert(
+                format!("{name}_line_full"),
+                Severity::Warning,
+                (text, what),
+            ));
+        }
+    }
+}
+
+fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
+    if let Some(engine) = &facts.now.engine {
+        let used = engine.kv_blocks_used as f64 / engine.kv_blocks_total.max(1) as f64;
+        if used >= KV_FULL_SHARE {
+            let text = format!(
+                "{:.0} % of the memory for keys and values is in use.",
+                used * 100.0
+            );
+            let what = "Raise serve.kv_cache_bytes_max, or lower serve.running_max.";
+            found.push(alert("kv_full", Severity::Warning, (text, what)));
+        }
+    }
+    let grown = [
+        (
+            "overloaded",
+            facts.overloaded,
+            ["request was", "requests were"],
+            "refused because the waiting line is full.",
+            "Lower the load, raise serve.waiting_max, or give the process more cores.",
+        ),
+        (
+            "turns_dropped",
+            facts.dropped,
+            ["turn was", "turns were"],
+            "not recorded: the ledger could not be written, or not quickly enough.",
+            "Look at the free space and the speed of the disk under the ledger; the server's log names the error.",
+        ),
+        (
+            "adapter_loads_failed",
+            facts.swap_failures,
+            ["adapter", "adapters"],
+            "could not be loaded; who was served an older version still is, and nobody else of that scope is answered until the nearest sound version takes its place.",
+            "Look at the server's log for the version and the reason. A damaged version is set aside by itself.",
+        ),
+    ];
+    for (id, n, [one, more], text, what) in grown {
+        if n > 0 {
+            let text = format!("{n} {} {text}", if n == 1 { one } else { more });
+            found.push(alert(id, Severity::Error, (text, what)));
+        }
+    }
+}
+
+fn learning_alerts(facts: &Facts) -> [Option<Alert>; 7] {
+    let judged = facts.number("judge", "judged_total");
+    let abstained = facts.number("judge", "abstained_total") / judged.max(1.0);
+    let abstains = judged >= JUDGED_MIN && abstained >= ABSTAINED_SHARE;
+    let refuses = facts.refused_since >= REFUSED_IN_ROW;
+    let is_silent = facts.number("judge", "breaker_open") > 0.0;
+    let unwanted = facts.uncollected(Reason::StoreFalse);
+    let turns = facts.now.counts.as_ref().map_or(0, |counts| counts.turns);
+    let (error, warning) = (Severity::Error, Severity::Warning);
+    let when = |is: bool, (id, severity): (&str, Severity), text: String, what: &str| {
+        is.then(|| alert(id, severity, (text, what)))
+    };
+    let found = |room, name| facts.number(room, name);
+    let (broken, unequal) = (
+        found("train", "law_violations_total"),
+        found("train", "parity_mismatches"),
+    );
+    [
+        when(
+            facts.now.counts.is_none(),
+            ("ledger_silent", error),
+            "The ledger does not answer.".to_owned(),
+            "Look at the server's log and at the disk's free space.",
+        ),
+        when(
+            refuses,
+            ("gate_refuses", warning),
+            format!(
+                "The gate refused {} candidates since the newest version.",
+                facts.refused_since
+            ),
+            "See what they did worse in the list of refusals; a lower train.learner.lr may help.",
+        ),
+        when(
+            abstains,
+            ("judge_abstains", warning),
+            format!(
+                "The judge could tell nothing of {:.0} % of the turns.",
+                abstained * 100.0
+            ),
+            "Give thumbs or corrections, or configure a model judge ([judge.model]).",
+        ),
+        when(
+            is_silent,
+            ("judge_model_silent", warning),
+            "The judge's model does not answer and is left alone for a while.".to_owned(),
+            "Look at the server behind judge.model.url.",
+        ),
+        when(
+            unwanted >= UNWANTED_MIN && unwanted > turns,
+            ("store_false", warning),
+            format!("{unwanted} answers were not collected because the client says store: false."),
+            DESPITE,
+        ),
+        when(
+            broken > 0.0,
+            ("laws_broken", error),
+            format!("{broken} times a law of the ring was found broken."),
+            "Pause train, keep a copy of the data folder, and report it.",
+        ),
+        when(
+            unequal > 0.0,
+            ("parity_lost", error),
+            format!("{unequal} tokens got another log-prob in training than in serving."),
+            "Pause train; look for mixed hardware or a changed model folder.",
+        ),
+    ]
+}
+
+#[cfg(test)]
+#[path = "why_tests.rs"]
+mod tests;
