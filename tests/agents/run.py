@@ -5,8 +5,8 @@ tools, and a session that is resumed.
 
 The built-in model knows nothing of files and shells. So a proxy between agent and server has the server
 demand the call that a task needs at each step, in the request's own words (tool_choice, and the tool's
-schema with the arguments as constants; guided_choice, where the agent reads texts); everything else goes through as it is. A model of one's own
-(--model) says what is not demanded in its own words.
+schema with the arguments as constants; guided_choice, where the agent reads texts), and of a model of
+one's own (--model) how a task ends; everything else goes through as it is.
 """
 
 import argparse
@@ -34,7 +34,8 @@ from server import start
 MODULES = pathlib.Path(os.environ.get("AGENTS_MODULES", HERE / "node_modules")).resolve()
 MODEL = "hone-starter"
 # A real model computes the first 18,000 tokens of an agent for minutes on few cores.
-PATIENCE_S = 240 if "--model" not in sys.argv else 1_800
+IS_REAL = "--model" in sys.argv
+PATIENCE_S = 1_800 if IS_REAL else 240
 # Model calls of a task with three tools and of one that is resumed with one more.
 TURNS = 6
 # Model calls of a task of an agent that calls no tools, and that resumes nothing.
@@ -154,6 +155,18 @@ def demand(path, body, name, arguments):
     return False
 
 
+def demand_end(path, body):
+    """Has the server end a task with a small object."""
+    form = {"type": "json_schema", "name": "end", "strict": True, "schema": with_constants({"done": True})}
+    if path == "/v1/responses":
+        body["text"] = {"format": form}
+    elif path == "/v1/messages":
+        body["output_config"] = {"format": {"type": "json_schema", "schema": form["schema"]}}
+    else:
+        named = {name: form[name] for name in ("name", "strict", "schema")}
+        body["response_format"] = {"type": "json_schema", "json_schema": named}
+
+
 class Proxy:
     """Between an agent and the server: notes every request, and demands the calls of a script."""
 
@@ -226,6 +239,9 @@ class Proxy:
                     break
                 note["demanded"] = step
                 return json.dumps(body).encode(), note
+        if IS_REAL and body.get("tools"):
+            # It would go on calling: what ends the task is demanded as well.
+            demand_end(path, body)
         limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
         body[limit] = min(body.get(limit) or ANSWER_TOKENS, ANSWER_TOKENS)
         # The likeliest answer of the built-in model comes to an end; a drawn one may not within the limit.

@@ -82,6 +82,42 @@ def openai_tools(base, model, check):
         check("an unsound schema is refused", "schema" in (error.param or ""), error)
 
 
+def history_written_anew(base, model, check):
+    """A client like aider puts files, a map and a reminder of the form into every request, with answers of its
+    own, and leaves them out of the history."""
+    client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
+
+    def user(text):
+        return {"role": "user", "content": text}
+
+    def own(text):
+        return {"role": "assistant", "content": text}
+
+    def files(text):
+        told = user(f"I have *added these files to the chat* so you can go ahead and edit them.\n\n{text}")
+        return [told, own("Ok, any changes I propose will be to those files.")]
+
+    reminder = "\n\nTo suggest changes to a file you MUST return the entire content of the updated file."
+    system = {"role": "system", "content": "Act as an expert software developer."}
+    create = client.chat.completions.create
+    first = create(model=model, messages=[system, *files("a.txt is empty"), user("write a tip" + reminder)])
+    place = [user("Here are summaries of some files present in my git repository.\na.txt"),
+             own("Ok, I won't try and edit those files without asking first.")]
+    said = [user("write a tip"), own(first.choices[0].message.content.strip()),
+            user("I committed the changes with git hash 1a2b3c4 & commit msg: a tip"), own("Ok.")]
+    failing = user("That is wrong, please write it again." + reminder)
+    second = create(model=model, messages=[system, *place, *said, *files("a.txt holds a tip"), failing])
+    check("a history that is written anew continues", second.hone["session_id"] == first.hone["session_id"], second.hone)
+    view = client.get(f"/turns/{first.hone['turn_id']}", cast_to=object)
+    next_texts = [state.get("text") for state in view["next_state"]]
+    check("a person's words are what comes next", next_texts == ["That is wrong, please write it again."], view["next_state"])
+    commit = create(model=model, messages=[
+        {"role": "system", "content": "You are an expert software engineer that generates concise, one-line Git commit messages."},
+        user("# Diffs:\nAdded a.txt")])
+    kind = client.get(f"/turns/{commit.hone['turn_id']}", cast_to=object)["kind"]
+    check("a commit's message is a side turn", kind == "side", kind)
+
+
 def openai_responses(base, model, check):
     client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
     first = client.responses.create(model=model, input="Hello!", instructions="Be brief.")

@@ -121,6 +121,7 @@ def main():
             other_clients(base, model)
             fields.check_fields(check)
             dialects.openai_tools(base, model, check)
+            dialects.history_written_anew(base, model, check)
             dialects.openai_responses(base, model, check)
             dialects.anthropic_messages(base, model, check)
             dialects.langchain(base, model, check)
