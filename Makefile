@@ -63,8 +63,8 @@ check: ## format, lints, and the tests of what changed since BASE (main if absen
 unit: ## all Rust tests
 	$(CARGO) test $(TESTED)
 
-nightly: ## the chaos runs at full length: 200 kills, every file damaged, nginx in front, and the limits of the system
-	HONE_CHAOS_KILLS=200 $(CARGO) test $(TESTED) --test it -- --nocapture chaos damage edges front forget
+nightly: ## the chaos runs at full length: 200 kills, every file damaged, nginx in front, a disk that fills up, and the limits of the system
+	HONE_CHAOS_KILLS=200 $(CARGO) test $(TESTED) --test it -- --nocapture chaos damage edges front forget no_space remote
 
 hub: ## models by id, against a hub on this machine
 	$(CARGO) test $(TESTED) --lib hub
@@ -96,8 +96,14 @@ agents: tests/agents/node_modules/.ready ## Claude Code and Codex themselves, wh
 	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone python3 tests/agents/run.py $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
 
-agents-all: agents tests/agents/all/node_modules/.ready ## the same with opencode, Qwen Code, pi and Continue (700 MB)
-	HONE=target/debug/hone AGENTS_MODULES=tests/agents/all/node_modules python3 tests/agents/run.py opencode qwen pi continue
+agents-all: agents tests/agents/all/node_modules/.ready target/venv-aider/.ready ## the same with opencode, Qwen Code, pi, Continue and aider (1.2 GB)
+	HONE=target/debug/hone AGENTS_MODULES=tests/agents/all/node_modules AGENTS_AIDER=$(CURDIR)/target/venv-aider/bin/aider \
+	  python3 tests/agents/run.py opencode qwen pi continue aider $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
+
+target/venv-aider/.ready: tests/agents/aider_requirements.txt
+	python3 -m venv target/venv-aider
+	target/venv-aider/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 # Some of their optional packages are of other platforms and not in the lock, which npm ci refuses.
 tests/agents/all/node_modules/.ready: tests/agents/all/package-lock.json

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 
-PATIENCE_S = 60
+# A model of a few hundred MB is read and hashed first.
+PATIENCE_S = 300
 
 
 def start(data, *options, log=subprocess.STDOUT, env=None):

@@ -12,6 +12,7 @@ command -v npm >/dev/null 2>&1 || need="$need npm"
 command -v curl >/dev/null 2>&1 || need="$need curl"
 command -v chromium >/dev/null 2>&1 || need="$need chromium"
 { [ -x /usr/sbin/nginx ] && [ -f /etc/nginx/nginx.conf ]; } || need="$need nginx"
+command -v ip >/dev/null 2>&1 || need="$need iproute2"
 ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || need="$need libfaketime"
 if [ -n "$need" ]; then
     echo "installing$need"

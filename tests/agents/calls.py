@@ -98,7 +98,7 @@ def main():
                   f"{len(QUESTIONS[::step])} questions: the model wrote {unasked} calls, {false} arrived that it did not write")
         finally:
             child.terminate()
-            child.wait(timeout=30)
+            child.wait(timeout=120)
 
 
 main()

@@ -1,8 +1,9 @@
-"""Agents that speak chat completions: opencode, Qwen Code, Continue and pi. Each runs a task of three calls,
-resumes its session with one more, and begins another conversation; run.py looks at what the server made of
-it. They are installed beside the others where AGENTS_MODULES says (make agents-all)."""
+"""Agents that speak chat completions: opencode, Qwen Code, Continue, pi and aider. Each runs a task of three
+model calls, resumes its session with one more, and begins another conversation; run.py looks at what the server
+made of it. They are installed beside the others where AGENTS_MODULES and AGENTS_AIDER say (make agents-all)."""
 
 import json
+import os
 
 
 def task(tools, proxy, home, name, say, calls):
@@ -129,4 +130,30 @@ def cn(tools, proxy, home):
     ])
 
 
-AGENTS = {"opencode": opencode, "qwen": qwen, "pi": pi, "continue": cn}
+def aider(tools, proxy, home):
+    """It calls no tools: an answer holds the whole file, and a test that fails is what comes next. A history
+    that it restores is told anew and begins another session."""
+    (home / "work/check.sh").write_text('test "$(wc -l < a.txt)" -ge 3 || { echo "a.txt has too few lines"; exit 1; }\n')
+    (home / ".gitconfig").write_text("[user]\nname = Ann\nemail = ann@example.com\n")
+    files = ["a.txt\n```\n" + "".join(f"line {n}\n" for n in range(lines)) + "```\n" for lines in (1, 2, 3)]
+    proxy.scripts = {"alpha": files, "beta": files[2:]}
+    program = os.environ["AGENTS_AIDER"]
+    how = ["--model", f"openai/{tools.MODEL}", "--no-check-update", "--yes-always", "--no-show-model-warnings",
+           "--edit-format", "whole", "--auto-test", "--test-cmd", "sh check.sh"]
+    env = {"OPENAI_API_BASE": f"{proxy.url}/v1", "OPENAI_API_KEY": "none"}
+
+    def say(words, *more):
+        return tools.run([program, *how, *more, "--message", words, "a.txt"], home, **env)
+
+    said = say("task alpha: write three lines")
+    written = home / "work/a.txt"
+    good = written.exists() and written.read_text() == "line 0\nline 1\nline 2\n"
+    tools.check("aider ends its task and wrote the file that was asked for", said.returncode == 0 and good, said)
+    said = say("task beta: write it again", "--restore-chat-history")
+    tools.check("aider restores its history", said.returncode == 0, said)
+    said = say("task gamma: what is new?")
+    tools.check("aider begins another conversation", said.returncode == 0, said)
+    return "aider"
+
+
+AGENTS = {"aider": aider, "opencode": opencode, "qwen": qwen, "pi": pi, "continue": cn}

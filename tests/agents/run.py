@@ -1,11 +1,11 @@
 """The agents that people use, unchanged, against the real server: tasks of several model calls with
 tools, and a session that is resumed.
 
-    HONE=target/debug/hone python3 tests/agents/run.py [--model PATH] [claude|codex|opencode|qwen|pi|continue]...
+    HONE=target/debug/hone python3 tests/agents/run.py [--model PATH] [claude|codex|opencode|qwen|pi|continue|aider]...
 
 The built-in model knows nothing of files and shells. So a proxy between agent and server has the server
 demand the call that a task needs at each step, in the request's own words (tool_choice, and the tool's
-schema with the arguments as constants); everything else goes through as it is. A model of one's own
+schema with the arguments as constants; guided_choice, where the agent reads texts); everything else goes through as it is. A model of one's own
 (--model) says what is not demanded in its own words.
 """
 
@@ -37,6 +37,8 @@ MODEL = "hone-starter"
 PATIENCE_S = 240 if "--model" not in sys.argv else 1_800
 # Model calls of a task with three tools and of one that is resumed with one more.
 TURNS = 6
+# Model calls of a task of an agent that calls no tools, and that resumes nothing.
+TURNS_OF_TEXT = 3
 # Most tokens of an answer that no call is demanded of.
 ANSWER_TOKENS = 24
 
@@ -51,7 +53,9 @@ def check(name, good, seen=""):
 
 class Server:
     def __init__(self, data, *options):
-        self.child, self.url = start(data, *options)
+        # A real model may compute an agent's first prompt for longer than a completion may take otherwise.
+        patient = os.environ | {"HONE__HTTP__COMPLETION_TIMEOUT_MS": str(PATIENCE_S * 1_000)}
+        self.child, self.url = start(data, *options, env=patient)
 
     def call(self, path, body=None, method=None):
         data = None if body is None else json.dumps(body).encode()
@@ -84,10 +88,11 @@ def is_result(item):
 
 
 def steps_done(body):
-    """How many calls were answered since a person or a program last asked for something."""
-    done = 0
+    """How many calls were answered since a person or a program last asked for something; without tools, how many
+    texts were said."""
+    done, has_tools = 0, bool(body.get("tools"))
     for item in reversed(items_of(body)):
-        if is_result(item):
+        if is_result(item) if has_tools else is_file(item):
             done += 1
         elif item.get("role") == "user":
             text = json.dumps(item.get("content"))
@@ -97,9 +102,21 @@ def steps_done(body):
     return done
 
 
+def is_file(item):
+    """Whether an agent without tools was given the file by this answer."""
+    return item.get("role") == "assistant" and str(item.get("content")).startswith("a.txt\n```")
+
+
 def is_housekeeping(body):
-    """Whether an agent only notes what is worth remembering, with tools of its own."""
-    return "managed memory extraction" in json.dumps(body.get("messages", [])[:1])
+    """Whether an agent only notes what is worth remembering, with tools of its own, or names a commit."""
+    instructions = json.dumps(body.get("messages", [])[:1])
+    return "managed memory extraction" in instructions or "one-line Git commit messages" in instructions
+
+
+def is_main(body):
+    """Whether a request is part of a task."""
+    is_text = "expert software developer" in json.dumps(body.get("messages", [])[:1])
+    return bool(body.get("tools") or is_text) and not is_housekeeping(body)
 
 
 def asked(body):
@@ -193,13 +210,22 @@ class Proxy:
             return sent, note
         body = json.loads(sent)
         note["body"] = json.loads(sent)
+        if path == "/v1/chat/completions" and body.get("stream"):
+            # Some do not ask what was computed, which is looked at below.
+            body.setdefault("stream_options", {"include_usage": True})
         words, done = asked(body), steps_done(body)
         for task, steps in self.scripts.items():
             # The newest question of a resumed session is the one that counts.
             if f"task {task}" in words and task == max(self.scripts, key=lambda t: words.rfind(f"task {t}")):
-                if done < len(steps) and demand(path, body, *steps[done]):
-                    note["demanded"] = steps[done][0]
-                    return json.dumps(body).encode(), note
+                if is_housekeeping(body) or done >= len(steps):
+                    break
+                step = steps[done]
+                if isinstance(step, str):
+                    body["guided_choice"] = [step]
+                elif not demand(path, body, *step):
+                    break
+                note["demanded"] = step
+                return json.dumps(body).encode(), note
         limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
         body[limit] = min(body.get(limit) or ANSWER_TOKENS, ANSWER_TOKENS)
         # The likeliest answer of the built-in model comes to an end; a drawn one may not within the limit.
@@ -301,8 +327,10 @@ def told(name, server, proxy):
                if note["path"].startswith("/v1/") and not note.get("left")
                and not 200 <= note.get("status", 0) < 300]
     check(f"{name}: every request is 2xx", not refused, refused)
-    wanted = [note for note in proxy.asks() if note["body"].get("tools") and not is_housekeeping(note["body"])]
-    check(f"{name}: a task has three model calls and more", len(wanted) >= TURNS, len(wanted))
+    wanted = [note for note in proxy.asks() if is_main(note["body"])]
+    # A session of one that calls no tools is its task.
+    turns_of_session = TURNS if wanted and wanted[0]["body"].get("tools") else TURNS_OF_TEXT
+    check(f"{name}: a task has three model calls and more", len(wanted) >= turns_of_session, len(wanted))
     for _ in range(100):
         turns = list(reversed(server.call("/admin/v1/turns?limit=100")["data"]))
         main = [turn for turn in turns if turn["kind"] == "main"]
@@ -311,13 +339,19 @@ def told(name, server, proxy):
         time.sleep(0.1)
     side = len(proxy.asks()) - len(wanted)
     check(f"{name}: tasks are main turns and all else is housekeeping", len(main) == len(wanted) and len(turns) == len(main) + side, turns)
-    talk, other = main[:TURNS], main[TURNS:]
+    talk, other = main[:turns_of_session], main[turns_of_session:]
     sessions = {turn["session_id"] for turn in talk}
     check(f"{name}: a resumed session is one session", len(sessions) == 1, talk)
     check(f"{name}: another conversation is another one", not sessions & {turn["session_id"] for turn in other}, main)
     parents = [server.call(f"/v1/turns/{turn['id']}")["parent_id"] for turn in main]
     truth = [None] + [turn["id"] for turn in talk[:-1]]
-    truth += [None] + [turn["id"] for turn in other[:-1]]
+    if turns_of_session == TURNS:
+        truth += [None] + [turn["id"] for turn in other[:-1]]
+    else:
+        # A history that is restored branches off somewhere; the last conversation has none.
+        branch = parents[len(talk) : len(talk) + 1]
+        truth += branch if set(branch) <= {None, *truth, talk[-1]["id"]} else [None]
+        truth += [None] * (len(other) - 1)
     check(f"{name}: every turn continues the one before it", parents == truth, (parents, truth))
     called = [turn for turn, note in zip(main, wanted) if "demanded" in note]
     praised = [turn for turn in called if turn.get("score") not in (None, 0.0)]
@@ -325,7 +359,9 @@ def told(name, server, proxy):
     # Some go on by themselves behind the answer, to note what is worth remembering.
     newest = next(note for note in wanted if "task gamma" in asked(note["body"]))
     cached, prompt = usage_of(newest["reply"])
-    check(f"{name}: the next conversation's prompt comes from the cache", cached >= 0.95 * prompt, (cached, prompt))
+    # Files of one that calls no tools stand before the person's words, and instructions behind them.
+    least = 0.95 if turns_of_session == TURNS else 0.5
+    check(f"{name}: the next conversation's prompt comes from the cache", cached >= least * prompt, (cached, prompt))
 
 
 def usage_of(reply):

@@ -81,7 +81,7 @@ fn start(mut child: Command) -> (Child, String) {
 }
 
 /// A small deterministic generator, so that a failing run can be told apart from a passing one.
-fn random(seed: u64) -> u64 {
+pub(crate) fn random(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -105,7 +105,7 @@ fn of(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
 }
 
 /// A word that occurs in one turn only.
-fn word(user: u64, round: u64, n: u64) -> String {
+pub(crate) fn word(user: u64, round: u64, n: u64) -> String {
     format!("quixo{user}x{round:03}x{n:04}marvel")
 }
 
@@ -164,7 +164,7 @@ async fn talk_on(
 }
 
 /// Every file under `folder` that holds one of the words, with the word.
-fn files_with(folder: &Path, words: &[String]) -> Vec<String> {
+pub(crate) fn files_with(folder: &Path, words: &[String]) -> Vec<String> {
     let needles: BTreeSet<&[u8]> = words.iter().map(String::as_bytes).collect();
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];

@@ -5,6 +5,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod apart;
 mod arrows;
 mod binding;
 mod calls;
@@ -23,8 +24,10 @@ mod gate;
 mod hints;
 mod import;
 mod loops;
+mod no_space;
 mod phrases;
 mod program;
+mod remote;
 mod ring;
 mod schemas;
 mod sim;

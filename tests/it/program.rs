@@ -42,6 +42,14 @@ pub(crate) fn program_after(words: &str, arguments: &[&str]) -> Command {
     with_arguments(shell, arguments)
 }
 
+/// The program as another one starts it, which is named first, with its own arguments.
+pub(crate) fn program_by(starter: &[String], arguments: &[&str]) -> Command {
+    let mut command = Command::new(&starter[0]);
+    command.args(&starter[1..]);
+    command.arg(std::env::current_exe().unwrap());
+    with_arguments(command, arguments)
+}
+
 fn with_arguments(mut command: Command, arguments: &[&str]) -> Command {
     command
         .args(["program::child", "--exact", "--nocapture"])

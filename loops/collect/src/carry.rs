@@ -29,6 +29,12 @@ impl Carry {
         self.restored.wait().await;
     }
 
+    /// Takes over turns that an earlier process left unsettled: the next run settles them before it writes
+    /// anything.
+    pub fn inherit(&self, turns: impl IntoIterator<Item = TurnId>) {
+        self.carried().orphaned.extend(turns);
+    }
+
     /// A run begins: what the one before it left in doubt is orphaned.
     pub(crate) fn begin_run(&self) {
         let mut carried = self.carried();

@@ -82,8 +82,8 @@ reasons! {
     StepFailed = "step_failed", "training on it failed: its step was not finite, it could not be read, or the process ended in it again and again";
     /// The control group.
     Holdback = "holdback", "the base model answered it, to measure what learning brings; it is judged and never trained on";
-    /// The user withdrew it.
-    Withdrawn = "withdrawn", "the user withdrew the consent to learn from it";
+    /// The user had it forgotten, or withdrew the consent.
+    Withdrawn = "withdrawn", "the user had it forgotten, or withdrew the consent to learn from it";
     /// Another arithmetic sampled it.
     OtherFingerprint = "other_fingerprint", "another arithmetic or base model sampled it";
 }

@@ -24,6 +24,10 @@ pub struct BindingConfig {
     pub passing: Vec<String>,
     /// Names of tags around what clients add to a person's words.
     pub injected: Vec<String>,
+    /// Beginnings of what clients add behind a person's words, to their end.
+    pub appended: Vec<String>,
+    /// Answers that clients themselves put behind what is in passing.
+    pub echoes: Vec<String>,
     /// Beginnings of system blocks that are for a provider's accounts, and no instruction.
     pub unshown: Vec<String>,
     /// Words by which housekeeping is recognised: `system: words` or `user: words`.
@@ -40,6 +44,7 @@ impl BindingConfig {
     pub fn habits(&self) -> Result<Habits, String> {
         let habits = Habits::new(&self.passing, &self.side);
         let habits = habits.and_then(|habits| habits.with_injected(&self.injected));
+        let habits = habits.and_then(|habits| habits.with_added(&self.appended, &self.echoes));
         habits.map_err(|what| format!("binding: {what}"))
     }
 

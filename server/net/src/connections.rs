@@ -1,6 +1,7 @@
 //! The connections that are open: who has which, and which of them is closed first where there is no room
 //! for another.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,21 +77,32 @@ impl Connections {
         })
     }
 
+    /// Whether an address has as many connections as it may. Loopback has no such limit.
+    pub(super) fn is_full(&self, address: IpAddr, most: usize) -> bool {
+        let is_loopback = address.to_canonical().is_loopback();
+        let count = self.table().addresses.get(&counted(address)).copied();
+        most > 0 && !is_loopback && count.unwrap_or_default() >= most
+    }
+
     /// Has an idle connection closed, of this address where one is named: one that never asked anything
-    /// before one that did, and the longest idle first. False where every connection is at work.
+    /// before one that did, then one of the address that has most, and the longest idle first. False where
+    /// every connection is at work.
     pub(crate) fn shed(&self, of: Option<IpAddr>) -> bool {
         let of = of.map(counted);
         let now = Instant::now();
         let mut table = self.table();
-        let idle = table
-            .open
+        let Table {
+            open, addresses, ..
+        } = &mut *table;
+        let idle = open
             .values_mut()
             .filter(|entry| of.is_none_or(|address| address == entry.address) && !entry.is_closing);
         let longest = idle
             .filter_map(|entry| {
                 let (has_asked, since) = entry.under_way.idle()?;
                 let is_over = !has_asked || now.duration_since(since) >= JUST_ANSWERED;
-                is_over.then_some(((has_asked, since), entry))
+                let count = addresses.get(&entry.address).copied();
+                is_over.then_some(((has_asked, Reverse(count), since), entry))
             })
             .min_by_key(|(key, _)| *key);
         let Some((_, entry)) = longest else {
@@ -201,5 +213,28 @@ mod tests {
         assert!(!all.shed(None), "its answer may still be on its way");
         tokio::time::advance(JUST_ANSWERED).await;
         assert!(all.shed(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_most_connections_gives_first() {
+        let all = Connections::default();
+        let enter = async |n: u8| {
+            let open = all.enter([10, 0, 0, n].into(), 3).expect("below the limit");
+            drop(open.under_way.begin());
+            tokio::time::advance(JUST_ANSWERED).await;
+            open
+        };
+        let one = enter(1).await;
+        let many = [enter(2).await, enter(2).await, enter(2).await];
+        assert!(all.is_full([10, 0, 0, 2].into(), 3) && !all.is_full([10, 0, 0, 1].into(), 3));
+        let is_shed = async |open: &Open| {
+            let shed = tokio::time::timeout(Duration::from_millis(1), open.shed());
+            shed.await.is_ok()
+        };
+        assert!(all.shed(None));
+        assert!(is_shed(&many[0]).await && !is_shed(&one).await);
+        drop(many);
+        assert!(all.shed(None));
+        assert!(is_shed(&one).await);
     }
 }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -79,7 +79,7 @@ pub async fn listen<A, B>(
 {
     let open = Connections::default();
     let places = Arc::new(Semaphore::new(limits.connections_max));
-    let mut failures = Seldom::default();
+    let (mut failures, refusals) = (Seldom::default(), Arc::<Mutex<Seldom>>::default());
     loop {
         let accepted = tokio::select! {
             () = stop.wait() => break,
@@ -99,12 +99,13 @@ pub async fn listen<A, B>(
         };
         let place = tokio::select! {
             () = stop.wait() => break,
-            place = place(&places, &open) => place,
+            place = place(&places, &open, (peer.ip(), limits.per_address_max)) => place,
         };
         let (app, stop, tls, open) = (app.clone(), stop.clone(), tls.clone(), open.clone());
+        let refusals = refusals.clone();
         tokio::spawn(async move {
             let Some(opened) = enter(&open, peer.ip(), limits.per_address_max).await else {
-                tracing::debug!("a connection was closed at http.connections_per_address_max");
+                tell_refused(&refusals, peer.ip());
                 return;
             };
             let stream = TimedStream::new(stream, limits, opened.under_way.clone());
@@ -139,13 +140,18 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((stream, peer))
 }
 
-/// A place for a connection that is there: a free one, or that of an idle one, which is closed.
-async fn place(places: &Arc<Semaphore>, open: &Connections) -> Option<OwnedSemaphorePermit> {
+/// A place for a connection that is there: a free one, or that of an idle one, which is closed. An address
+/// that has as many connections as it may gives one of its own and takes nobody else's.
+async fn place(
+    places: &Arc<Semaphore>,
+    open: &Connections,
+    (address, most): (IpAddr, usize),
+) -> Option<OwnedSemaphorePermit> {
     loop {
         if let Ok(place) = places.clone().try_acquire_owned() {
             return Some(place);
         }
-        open.shed(None);
+        open.shed(Some(address).filter(|_| open.is_full(address, most)));
         let waiting = timeout(LOOK_AGAIN, places.clone().acquire_owned());
         if let Ok(place) = waiting.await {
             // The semaphore is never closed.
@@ -166,6 +172,19 @@ async fn enter(open: &Connections, address: IpAddr, most: usize) -> Option<Open>
         sleep(LOOK_AGAIN / 10).await;
     }
     None
+}
+
+/// Logs that connections of a full address were closed.
+fn tell_refused(refusals: &Mutex<Seldom>, address: IpAddr) {
+    // Every change leaves it whole, whatever panicked later.
+    let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(times) = refusals.says() {
+        tracing::warn!(
+            %address,
+            times,
+            "connections were closed: the address has http.connections_per_address_max, all at work"
+        );
+    }
 }
 
 /// Something that is said at most once in a while, with how often it happened.

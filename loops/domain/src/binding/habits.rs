@@ -74,6 +74,10 @@ pub struct Habits {
     passing: Vec<String>,
     /// Names of tags around what clients add to a person's words.
     injected: Vec<String>,
+    /// Beginnings of what clients add behind a person's words, to their end.
+    appended: Vec<String>,
+    /// What clients have a model say to what is in passing.
+    echoes: Vec<String>,
     side: Vec<(Place, String)>,
 }
 
@@ -120,6 +124,8 @@ impl Habits {
         Ok(Self {
             passing: passing.to_vec(),
             injected: Vec::new(),
+            appended: Vec::new(),
+            echoes: Vec::new(),
             side: side.collect::<Result<_, _>>()?,
         })
     }
@@ -141,8 +147,44 @@ impl Habits {
         Ok(self)
     }
 
+    /// The same with beginnings of what clients add behind a person's words, and with the answers that clients
+    /// themselves put behind what is in passing.
+    ///
+    /// # Errors
+    /// The text that is none.
+    pub fn with_added(mut self, appended: &[String], echoes: &[String]) -> Result<Self, String> {
+        if appended
+            .iter()
+            .chain(echoes)
+            .any(|text| text.trim().is_empty())
+        {
+            return Err("an empty text is added everywhere".to_owned());
+        }
+        (self.appended, self.echoes) = (appended.to_vec(), echoes.to_vec());
+        Ok(self)
+    }
+
     /// A message's own words: the text without what its client put before, within or behind them.
     pub fn own_words<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.appended_at(text) {
+            None => self.outside_tags(text),
+            Some(at) => {
+                let words = self.outside_tags(&text[..at]);
+                Cow::Owned(words.trim_end().to_owned())
+            }
+        }
+    }
+
+    /// Where what a client added behind a person's words begins: after an empty line.
+    fn appended_at(&self, text: &str) -> Option<usize> {
+        let places = self.appended.iter().filter_map(|begin| {
+            let mut found = text.match_indices(begin.as_str()).map(|(at, _)| at);
+            found.find(|at| text[..*at].ends_with("\n\n") && !text[..*at].trim().is_empty())
+        });
+        places.min()
+    }
+
+    fn outside_tags<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.injected.is_empty() || !text.contains('<') {
             return Cow::Borrowed(text);
         }
@@ -191,6 +233,12 @@ impl Habits {
         let text = message.content.trim_start();
         let begins = self.passing.iter().any(|begin| text.starts_with(begin));
         begins || (!text.is_empty() && self.own_words(text).trim().is_empty())
+    }
+
+    /// Whether a client itself put this answer behind what is in passing.
+    pub fn is_echo(&self, message: &Message) -> bool {
+        let text = message.content.trim();
+        message.role == Role::Assistant && self.echoes.iter().any(|echo| echo == text)
     }
 
     /// Housekeeping by its words or by its look: titles, topics, search queries, summaries, memory.
@@ -360,6 +408,34 @@ mod tests {
         assert!(
             Habits::default()
                 .with_injected(&["<a>".to_owned()])
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn what_clients_add_behind_a_persons_words_is_cut() {
+        let appended = ["To suggest changes".to_owned()];
+        let echoes = ["Ok.".to_owned()];
+        let habits = Habits::default().with_added(&appended, &echoes);
+        let habits = habits.expect("texts");
+        for (text, words) in [
+            ("fix it\n\nTo suggest changes to a file", "fix it"),
+            ("fix it\n\n\n\nTo suggest changes", "fix it"),
+            ("fix it. To suggest changes", "fix it. To suggest changes"),
+            ("\n\nTo suggest changes", "\n\nTo suggest changes"),
+            (
+                "a To suggest changes\n\nTo suggest changes",
+                "a To suggest changes",
+            ),
+        ] {
+            assert_eq!(habits.own_words(text), words, "{text}");
+        }
+        assert!(habits.is_echo(&Message::text(Role::Assistant, "Ok.\n")));
+        assert!(!habits.is_echo(&Message::text(Role::Assistant, "Ok, sure.")));
+        assert!(!habits.is_echo(&Message::text(Role::User, "Ok.")));
+        assert!(
+            Habits::default()
+                .with_added(&[], &[" ".to_owned()])
                 .is_err()
         );
     }

@@ -44,6 +44,8 @@ impl World {
         let side = words(&["user: give this chat a title", "user: heartbeat"]);
         let habits = Habits::new(&words(&["<passing"]), &side).expect("patterns");
         let habits = habits.with_injected(&words(&["note"])).expect("names");
+        let added = habits.with_added(&words(&["Remember the form"]), &words(&["Ok."]));
+        let habits = added.expect("texts");
         Self {
             index: SessionIndex::new(config).with_habits(habits),
             next: 0,
@@ -141,6 +143,35 @@ fn a_resent_history_is_the_same_session_and_brings_the_next_state() {
     assert_eq!(second.next_state.items.len(), 1);
     assert_eq!(second.next_state.items[0].kind, NextKind::UserReply);
     assert_eq!(second.next_state.items[0].text, "bye");
+}
+
+/// What a client puts before and behind a person's words in one request only, with answers of its own.
+#[test]
+fn a_history_that_its_client_writes_anew_each_time_is_found() {
+    let mut w = World::new();
+    let first = [
+        "s:be kind",
+        "u:<passing files: one>",
+        "a:Ok.",
+        "u:hi\n\nRemember the form of answers.",
+    ];
+    let (first, t1) = w.turn("u", None, &first, "hello\n");
+    let second = [
+        "s:be kind",
+        "u:<passing map>",
+        "a:Ok.",
+        "u:hi",
+        "a:hello",
+        "u:<passing commit>",
+        "a:Ok.",
+        "u:<passing files: two>",
+        "a:Ok.",
+        "u:it failed\n\nRemember the form of answers.",
+    ];
+    let second = w.bind("u", None, &second);
+    assert_eq!((second.how, second.parent), (BindHow::Chain, Some(t1)));
+    assert_eq!(second.session, first.session);
+    assert_eq!(said(&second), ["it failed"]);
 }
 
 #[test]

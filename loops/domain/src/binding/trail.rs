@@ -63,9 +63,14 @@ impl Trail {
     pub fn of(scope: &Scope, messages: &[Message], habits: &Habits) -> Self {
         let seed: Hash = Sha256::digest(scope.as_str().as_bytes()).into();
         let (mut chain, mut strict) = (seed, seed);
-        let real = messages.iter().enumerate();
+        let mut after_passing = false;
+        let real = messages.iter().enumerate().filter(|(_, message)| {
+            let is_passing = habits.is_passing(message);
+            let is_echo =
+                std::mem::replace(&mut after_passing, is_passing) && habits.is_echo(message);
+            !is_passing && !is_echo
+        });
         let steps = real
-            .filter(|(_, message)| !habits.is_passing(message))
             .map(|(at, message)| {
                 let (own, whole) = own_hashes(message, habits);
                 chain = extend(chain, own);

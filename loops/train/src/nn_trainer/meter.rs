@@ -29,6 +29,7 @@ impl NnTrainer {
     pub(super) fn kept(
         &self,
         learner: &mut Learner,
+        wishes: &[String],
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Kept, TrainError> {
         let gate = self.gate_answers(KEPT_PROMPTS, pause)?;
@@ -41,7 +42,7 @@ impl NnTrainer {
         let lost = before.iter().zip(&now).map(|(b, n)| b - n).sum::<f32>();
         Ok(Kept {
             generic_loss: lost / gate.len().max(1) as f32,
-            fact_gains: self.fact_gains(learner, &mut control)?,
+            fact_gains: self.fact_gains(learner, wishes, &mut control)?,
         })
     }
 
@@ -57,7 +58,7 @@ impl NnTrainer {
             false => Control::Continue,
         };
         self.mean_of_answers(learner, &gate, Under::Reference, &mut control)?;
-        let facts = self.fact_rows();
+        let facts = self.fact_rows(None);
         self.logprobs_under(learner, &facts, Under::Reference, &mut control)?;
         Ok(())
     }

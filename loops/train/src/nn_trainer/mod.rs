@@ -203,7 +203,7 @@ impl NnTrainer {
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Measured, TrainError> {
         let distilled = &stepped.taught.distilled;
-        let kept = self.kept(learner, pause)?;
+        let kept = self.kept(learner, &distilled.wishes, pause)?;
         job.progress.at(0.4);
         let asked = (distilled, stepped.unseen_before.as_slice());
         let wish = self.meter(learner, asked, policies, pause)?;

@@ -4,7 +4,9 @@ use hone_domain::{Message, Role, Token};
 use hone_nn::{Learner, TrainRow, Under};
 
 use super::answers::{Answer, Answering, seeded_answers};
+use super::wishes::{behind, framed};
 use super::{NnTrainer, TrainError, mean, stopped};
+use crate::gate::interval;
 use crate::trainer::Wording;
 
 /// Texts that the trainer brings along, the same for every scope.
@@ -203,11 +205,15 @@ impl NnTrainer {
         Ok(all.collect())
     }
 
-    /// The plain facts, each with its answer to be scored.
-    pub(super) fn fact_rows(&self) -> Vec<TrainRow> {
+    /// The plain facts, each with its answer to be scored; with `wish` told behind the question.
+    pub(super) fn fact_rows(&self, wish: Option<&str>) -> Vec<TrainRow> {
         let wording = &*self.parts.wording;
         let row = |fact: &Fact| {
-            let prompt = opening(wording, &fact.question)?;
+            let asked = match wish {
+                Some(wish) => behind(&fact.question, &framed(wish)),
+                None => fact.question.clone(),
+            };
+            let prompt = opening(wording, &asked)?;
             let beginning = wording.encode(&fact.beginning);
             let answer = wording.encode(&format!(" {}", fact.answer));
             Some(super::context::imitated(
@@ -220,17 +226,37 @@ impl NnTrainer {
     }
 
     /// Per plain fact, what its answer's log-prob gains under the current weights against the base
-    /// model, in nats.
+    /// model, in nats. A wish that makes the base model itself say facts in other words (in another
+    /// language) is no loss: there the base model that is told the wish is what is compared with.
     pub(super) fn fact_gains(
         &self,
         learner: &mut Learner,
+        wishes: &[String],
         control: &mut dyn FnMut() -> hone_nn::Control,
     ) -> Result<Vec<f32>, TrainError> {
-        let rows = self.fact_rows();
+        let rows = self.fact_rows(None);
         let now = self.logprobs_under(learner, &rows, Under::Current, control)?;
-        let before = self.logprobs_under(learner, &rows, Under::Reference, control)?;
-        let sum = |row: &Vec<f32>| row.iter().sum::<f32>();
-        let pairs = now.iter().zip(&before);
-        Ok(pairs.map(|(now, before)| sum(now) - sum(before)).collect())
+        let untold = self.logprobs_under(learner, &rows, Under::Reference, control)?;
+        let mut before = sums(&untold);
+        for wish in wishes {
+            let rows = self.fact_rows(Some(wish));
+            let told = sums(&self.logprobs_under(learner, &rows, Under::Reference, control)?);
+            let lost: Vec<f32> = told
+                .iter()
+                .zip(&sums(&untold))
+                .map(|(t, u)| t - u)
+                .collect();
+            let least = f64::from(-self.gate.fact_loss_max);
+            if interval(&lost).is_some_and(|lost| lost.high < least) {
+                before = before.iter().zip(&told).map(|(b, t)| b.min(*t)).collect();
+            }
+        }
+        let pairs = sums(&now).into_iter().zip(before);
+        Ok(pairs.map(|(now, before)| now - before).collect())
     }
+}
+
+/// Log-prob of each row.
+fn sums(rows: &[Vec<f32>]) -> Vec<f32> {
+    rows.iter().map(|row| row.iter().sum()).collect()
 }

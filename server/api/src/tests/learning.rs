@@ -39,9 +39,9 @@ async fn consent_decides_who_answers_and_what_is_kept() {
         (&first["learning"], &first["decided"]),
         (&json!("full"), &json!(false))
     );
-    // By default a better answer is a complaint and no more.
-    assert_eq!(first["corrections"], "score");
-    assert_eq!(first["corrections_replayed"], false);
+    // By default a better answer is imitated, and again with later batches.
+    assert_eq!(first["corrections"], "imitated");
+    assert_eq!(first["corrections_replayed"], true);
     // Consent, what the request says → collected, reason, version asked for, why it cannot train.
     let base = PolicyChoice::Base;
     let newest = PolicyChoice::Newest;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex};
-use hone_domain::{Blobs, Consents, Policies, SessionIndex};
-use hone_ledger::{Answers, LateTurns, Ledger, People, Personal, Versions};
+use hone_domain::{Blobs, Consents, Loop, Policies, SessionIndex};
+use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, People, Personal, Versions};
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
 
@@ -64,6 +64,28 @@ impl Commons {
     }
 }
 
+/// Settles the turns whose clients were told that they are not collected, before anything can learn from them.
+/// Where the disk is full, collect does it later: that keeps nobody from being answered.
+async fn settle_late(
+    (late, ledger): (&LateTurns, &SqliteLedger),
+    collects: bool,
+    carry: &Carry,
+) -> Result<(), String> {
+    match late.settle(ledger).await {
+        Ok(_) => Ok(()),
+        Err(LedgerError::Failed(error)) if collects => {
+            tracing::warn!(
+                error,
+                "answers that were told not to be kept are settled later, before anything follows them"
+            );
+            let turns = late.all().map_err(|error| error.to_string())?;
+            carry.inherit(turns);
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Opens ledger and blobs; the error names the file and the remedy.
 pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let folder = config.store.folder()?;
@@ -72,8 +94,8 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         .map_err(|e| e.to_string())?;
     let late = LateTurns::open(&folder)
         .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
-    // Before anything can learn from them.
-    late.settle(&ledger).await.map_err(|e| e.to_string())?;
+    let carry = Carry::default();
+    settle_late((&late, &ledger), config.runs(Loop::Collect), &carry).await?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;
@@ -100,7 +122,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
         audit: store,
         meters: Arc::new(Meters::new(config.limits, clock.clone())),
         index: Arc::new(Mutex::new(index)),
-        carry: Carry::default(),
+        carry,
         config: config.clone(),
         ledger: ledger.clone(),
         late: Arc::new(late),

@@ -24,7 +24,7 @@ use hone_inference::eraser::Eraser;
 use hone_inference::paired::PairedParts;
 use hone_judges::callback::HttpCaller;
 use hone_judges::{BaseParts, ReaderParts, States};
-use hone_monitor::in_place;
+use hone_monitor::in_place::InPlace;
 use hone_monitor::watch;
 use hone_net::tls::Tls;
 use hone_train::{Base, Importer};
@@ -221,12 +221,17 @@ pub(super) fn scrubbing(
     });
 }
 
-/// What notices that the ledger's files are gone.
+/// What notices that the ledger's files are gone, or that their disk is full.
 pub(super) fn in_place(commons: &Commons, rooms: &mut JoinSet<()>) {
-    let (name, ledger) = (("in_place", commons.board.clone()), commons.ledger.clone());
-    let told = (commons.troubles.clone(), commons.clock.clone());
+    let watched = Arc::new(InPlace {
+        ledger: commons.ledger.clone(),
+        folder: commons.config.store.folder().ok(),
+        troubles: commons.troubles.clone(),
+        clock: commons.clock.clone(),
+    });
+    let name = ("in_place", commons.board.clone());
     beside(name, commons.stops[0].signal(), rooms, move |stop| {
-        in_place::run(ledger.clone(), told.clone(), stop)
+        watched.clone().run(stop)
     });
 }
 

@@ -10,6 +10,7 @@ use hone_domain::Millis;
 use hone_judge::ModelKind;
 use hone_ledger::{AuditQuery, Ledger, People, Versions as _};
 use hone_ledger_sql::SqliteLedger;
+use hone_monitor::in_place::FREE_BYTES_MIN;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 
@@ -18,9 +19,6 @@ use super::{check_adapter, now_ms};
 use crate::config::{Config, Engine};
 use hone_net::listen::check_private;
 use hone_net::outbound::{Call, Outbound};
-
-/// Less free space than this stops writing soon.
-const FREE_BYTES_MIN: u64 = 256 << 20;
 /// Less than this is worth a warning.
 const FREE_BYTES_FEW: u64 = 2 << 30;
 /// A write to disk that takes longer slows every answer down.

@@ -142,7 +142,7 @@ impl Client {
         })
     }
 
-    async fn model(&self) -> Result<&str> {
+    pub(crate) async fn model(&self) -> Result<&str> {
         let get = || async {
             let list: Value = self.get("/v1/models").await?;
             let id = list["data"][0]["id"]
@@ -179,7 +179,22 @@ impl Client {
             .to_owned())
     }
 
-    async fn get(&self, path: &str) -> Result<Value> {
+    /// A POST with a JSON body.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let request = self.http.post(format!("{}{path}", self.url)).json(body);
+        let reply = request.send().await.with_context(|| self.gone())?;
+        let status = reply.status();
+        if !status.is_success() {
+            bail!(
+                "{path}: status {status}: {}",
+                reply.text().await.unwrap_or_default()
+            );
+        }
+        Ok(reply.json().await?)
+    }
+
+    /// A GET of JSON.
+    pub(crate) async fn get(&self, path: &str) -> Result<Value> {
         let reply = self.http.get(format!("{}{path}", self.url)).send().await;
         let reply = reply.with_context(|| self.gone())?;
         Ok(reply.error_for_status()?.json().await?)

@@ -13,6 +13,7 @@
 pub(crate) mod client;
 pub(crate) mod numbers;
 pub(crate) mod plot;
+mod real;
 pub(crate) mod server;
 mod show;
 mod talk;
@@ -54,6 +55,10 @@ pub struct Options {
     /// Print the closing JSON object only.
     #[arg(long)]
     pub json: bool,
+    /// A real model (a folder, a GGUF file or a hub id): one person asks it to be briefer, beside a twin
+    /// that nothing is learned from. The other options are of the demo with the built-in model.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "seeds"])]
+    pub model: Option<String>,
     /// Talk to this server instead of starting one; its users must be new to it.
     #[arg(long)]
     pub url: Option<String>,
@@ -105,6 +110,15 @@ pub struct Summary {
 
 /// Runs the demo and prints its summary.
 pub async fn run(options: Options, server: impl AsyncFn(u64) -> Result<Running>) -> Result<()> {
+    if options.model.is_some() {
+        let running = server(options.seed).await;
+        let running = running.context("the demo's server did not start")?;
+        let done = real::run(&running.url, options.json).await;
+        if let Some(stop) = running.stop {
+            stop.await;
+        }
+        return done;
+    }
     ensure!((1..=4).contains(&options.users), "--users must be 1 to 4");
     ensure!(options.seeds >= 1, "--seeds must be at least 1");
     let mut all = Vec::new();
@@ -351,6 +365,7 @@ mod tests {
             seconds: 3_600,
             questions: 1_000,
             users: 4,
+            model: None,
             json: true,
             url: None,
             config: None,

@@ -37,6 +37,11 @@ fn config(options: &Options, data: Option<&Path>) -> Result<Config> {
         // So that the server can tell by itself whether it helps.
         ("learning.holdback_local".to_owned(), Value::Float(0.1)),
     ];
+    if let Some(model) = &options.model {
+        flags.push(text("model.path", model));
+        // The person says what they mean with a thumb, so no reading of replies is fitted, which takes minutes.
+        flags.push(("judge.reading.enabled".to_owned(), Value::Boolean(false)));
+    }
     if let Some(data) = data {
         flags.push(text("store.data_dir", &data.display().to_string()));
     }
