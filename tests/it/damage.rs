@@ -593,7 +593,14 @@ async fn damage_to_any_file_under_load_ends_in_all_there_or_one_sentence() {
             let talks: Vec<_> = (0..2)
                 .map(|user| tokio::spawn(ask_on(server.url.clone(), user, told.clone())))
                 .collect();
-            tokio::time::sleep(Duration::from_millis(400)).await;
+            // Until something is answered, however busy the machine is.
+            for _ in 0..200 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                if told.lock().unwrap().len() > left.turns.len() {
+                    break;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
             let is_done = harm.befall(&data.join(file));
             tokio::time::sleep(Duration::from_millis(800)).await;
             let ended = server.kill();
