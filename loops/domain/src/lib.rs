@@ -5,6 +5,7 @@
 //! [`Sample`], and samples end in a [`PolicyVersion`]. This crate never knows how any of them is
 //! produced, stored or sent.
 
+mod adapter_keys;
 mod ask;
 mod binding;
 mod blobs;
@@ -28,6 +29,7 @@ mod transition;
 mod turn;
 mod verdict;
 
+pub use adapter_keys::{ADAPTERS, LEARNERS, adapter_key, checkpoint_key, scope_hash};
 pub use ask::{
     Ask, AskContext, Collect, Delta, End, Form, Grammar, Predicted, Receipt, ServeError, StopRules,
     TokenDelta,
@@ -36,9 +38,7 @@ pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, Look, PendingTurn, SessionIndex,
     SessionIndexConfig, Trail, Transcript,
 };
-pub use blobs::{
-    ADAPTERS, BlobError, BlobKey, Blobs, LEARNERS, adapter_key, checkpoint_key, scope_hash,
-};
+pub use blobs::{BlobError, BlobKey, Blobs};
 pub use calendar::civil;
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
 pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit, collect};

@@ -3,8 +3,10 @@
 //! Order: defaults, then the file of `--config`, then `HONE__SECTION__KEY`, then flags. A key that
 //! nobody knows is an error that names it and the nearest known one.
 
+mod error;
 mod keys;
 mod layers;
+mod origins;
 mod sections;
 mod settings;
 
@@ -26,7 +28,8 @@ use hone_api_types::plain;
 
 pub use sections::{Engine, LogConfig, LogFormat, ModelConfig, Products, StoreConfig};
 
-pub use settings::Origins;
+pub use error::ConfigError;
+pub use origins::Origins;
 
 /// The commented defaults; every key is in them.
 pub const DEFAULTS: &str = include_str!("../../../../configs/default.toml");
@@ -91,11 +94,6 @@ pub struct Config {
     #[serde(skip)]
     pub origins: Origins,
 }
-
-/// What is wrong with a configuration, in one sentence.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub String);
 
 /// Where values come from, besides the defaults.
 #[derive(Clone, Debug, Default)]

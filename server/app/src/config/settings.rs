@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use hone_api::settings::{Origin, Setting};
 
+use super::origins::leaves;
 use super::{Config, ConfigError, DEFAULTS, OPTIONAL};
 
 /// Last words of keys whose values are not shown.
@@ -21,28 +22,6 @@ const SECRETS: [&str; 6] = [
 
 /// What is shown instead.
 const HIDDEN: &str = "(set)";
-
-/// Where each key's value comes from, besides the defaults: kind, and the file's or variable's name.
-#[derive(Clone, Debug, Default)]
-pub struct Origins(BTreeMap<String, (Origin, String)>);
-
-impl Origins {
-    /// The file or variable that set what is at `path`, where it is not the defaults.
-    pub(super) fn source(&self, path: &str) -> Option<&str> {
-        let mut set = self.0.iter().filter(|(key, (_, name))| {
-            let rest = path.strip_prefix(key.as_str());
-            !name.is_empty() && rest.is_some_and(|r| r.is_empty() || r.starts_with(['.', '[']))
-        });
-        set.next().map(|(_, (_, name))| name.as_str())
-    }
-
-    /// Every key of a layer now comes from there.
-    pub(super) fn note(&mut self, layer: &Table, (origin, name): (Origin, &str)) {
-        leaves("", layer, &mut |key, _| {
-            self.0.insert(key.to_owned(), (origin, name.to_owned()));
-        });
-    }
-}
 
 impl Config {
     /// Every setting, in the order of the defaults.
@@ -64,21 +43,6 @@ impl Config {
             });
         });
         Ok(settings)
-    }
-}
-
-/// Calls `found` with every value that is no table, under its full key.
-fn leaves(prefix: &str, table: &Table, found: &mut impl FnMut(&str, &Value)) {
-    for (key, value) in table {
-        let path = if prefix.is_empty() {
-            key.clone()
-        } else {
-            format!("{prefix}.{key}")
-        };
-        match value {
-            Value::Table(inner) => leaves(&path, inner, found),
-            value => found(&path, value),
-        }
     }
 }
 
