@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use hone_tests::{Changes, TestHouse, ask, broken_laws, client, get, post, temporary};
 use serde_json::{Value, json};
 
-use crate::program::{Ended, Server, program, run, serving};
+use crate::commands::{check_no_panic, look};
+use crate::program::{Ended, Server, program, serving};
 
 /// How long an answer would wait for a receipt.
 const RECEIPT_TIMEOUT_MS: i64 = 20_000;
@@ -371,12 +372,6 @@ impl Harm {
     }
 }
 
-fn check_no_panic(what: &str, ended: &Ended) {
-    for word in ["panicked", "stack backtrace"] {
-        assert!(!ended.text().contains(word), "{what}: {}", ended.text());
-    }
-}
-
 /// What came of a damaged folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
@@ -386,53 +381,6 @@ enum Outcome {
     Told,
     /// It serves and has everything: the file is made again, or was not needed.
     Healed,
-}
-
-/// The commands that look. None panics, and a backup is whole where the doctor is content. What the doctor says,
-/// where it found something broken.
-fn look(what: &str, data: &Path) -> Option<String> {
-    let text = data.to_str().unwrap();
-    let doctor = run(program(&["doctor", "--data", text]));
-    check_no_panic(what, &doctor);
-    let copied = data.with_extension("backup");
-    let copied = copied.to_str().unwrap();
-    let backup = run(program(&["backup", copied, "--data", text]));
-    check_no_panic(what, &backup);
-    match backup.code {
-        Some(0) => {
-            let whole = run(program(&["restore", copied, "--check"]));
-            assert_eq!(whole.code, Some(0), "{what}: {}", whole.text());
-        }
-        _ => assert!(
-            backup.sentence().contains(';'),
-            "{what}: it names no remedy: {backup:?}"
-        ),
-    }
-    let is_broken = doctor.code == Some(3);
-    if is_broken && backup.code == Some(0) {
-        // An index may be damaged, which a backup makes anew: then it is sound once it is restored.
-        check_restored(what, copied, data);
-    } else {
-        assert_eq!(
-            is_broken,
-            backup.code != Some(0),
-            "{what}: {}\n{}",
-            doctor.text(),
-            backup.text()
-        );
-    }
-    is_broken.then(|| doctor.text())
-}
-
-/// A backup of what the doctor finds broken is sound in the place of a data folder.
-fn check_restored(what: &str, backup: &str, data: &Path) {
-    let folder = data.with_extension("restored");
-    let text = folder.to_str().unwrap();
-    let restored = run(program(&["restore", backup, "--data", text]));
-    assert_eq!(restored.code, Some(0), "{what}: {}", restored.text());
-    let doctor = run(program(&["doctor", "--data", text]));
-    assert_ne!(doctor.code, Some(3), "{what}: {}", doctor.text());
-    fs::remove_dir_all(folder).unwrap();
 }
 
 /// Whether the server says that something is broken. What the doctor found it finds as well, as soon as it has

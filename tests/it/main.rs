@@ -11,6 +11,7 @@ mod binding;
 mod calls;
 mod chaos;
 mod checks;
+mod commands;
 mod corpora;
 mod cors;
 mod damage;
