@@ -1,6 +1,7 @@
 //! The command line.
 
 pub(crate) mod accounts;
+mod audit;
 mod groups;
 
 use std::ffi::OsString;
@@ -13,7 +14,8 @@ use toml::Value;
 
 use crate::config::{Config, Sources};
 use crate::{health, manage, process, starter, upkeep};
-use accounts::{AuditCommand, KeyCommand, UserCommand};
+use accounts::{KeyCommand, UserCommand};
+use audit::AuditCommand;
 use groups::{AgentCommand, TeamCommand};
 
 /// Serves a language model that gets better by being used.
@@ -175,7 +177,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Agent(command)) => groups::agent(command),
         Some(Command::Team(command)) => groups::team(command),
         Some(Command::Key(command)) => accounts::key(command),
-        Some(Command::Audit(command)) => accounts::audit(command),
+        Some(Command::Audit(command)) => audit::audit(command),
         Some(Command::Versions(command)) => manage::run(command),
         Some(Command::Doctor(args)) => upkeep::doctor(&args),
         Some(Command::Backup(args)) => upkeep::backup(&args),

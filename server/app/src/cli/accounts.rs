@@ -1,4 +1,4 @@
-//! `hone user`, `hone key`, `hone audit`: people from the command line, also beside a running server.
+//! `hone user`, `hone key`: people from the command line, also beside a running server.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use hone_domain::{LOCAL_OWNER, Millis, RateLimits, UserRole};
 use hone_ledger::{
-    ApiKey, AuditEntry, AuditQuery, Changed, Keeper, Ledger, People, PeopleChange, User, UserChange,
+    ApiKey, AuditEntry, Changed, Keeper, Ledger, People, PeopleChange, User, UserChange,
 };
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{Clock, SystemClock};
@@ -170,25 +170,6 @@ pub(crate) struct LimitArgs {
     /// Most completions at once.
     #[arg(long, value_name = "N")]
     streams_max: Option<u64>,
-}
-
-/// The record of who did what.
-#[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  hone audit verify\n  hone audit list --limit 20")]
-pub(crate) enum AuditCommand {
-    /// Check every hash of the log; fails if one does not fit.
-    Verify {
-        #[command(flatten)]
-        place: Place,
-    },
-    /// List the newest entries, one JSON object a line.
-    List {
-        /// Most entries.
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
-        #[command(flatten)]
-        place: Place,
-    },
 }
 
 impl LimitArgs {
@@ -584,58 +565,6 @@ fn list_keys(owner: Option<&str>, place: &Place) -> Result<(), String> {
     Ok(())
 }
 
-/// `hone audit`.
-pub(crate) fn audit(command: AuditCommand) -> Result<ExitCode, String> {
-    match command {
-        AuditCommand::Verify { place } => {
-            let check = at_old_desk(&place, async |desk| {
-                desk.ledger.verify_audit().await.map_err(|e| e.to_string())
-            })?;
-            let (entries, head) = (check.entries, check.head);
-            match check.first_broken {
-                None => println!("intact: {entries} entries, head {head}"),
-                Some(number) => {
-                    return Err(format!(
-                        "the audit log is broken at entry {number} of {entries}: it or what is before it was changed; compare with a backup"
-                    ));
-                }
-            }
-        }
-        AuditCommand::List { limit, place } => {
-            let query = AuditQuery {
-                limit,
-                ..AuditQuery::default()
-            };
-            let records = at_old_desk(&place, async |desk| {
-                desk.ledger.audit(&query).await.map_err(|e| e.to_string())
-            })?;
-            let items = records
-                .into_iter()
-                .map(hone_api_types::people::AuditItem::from);
-            let lines = items.map(|item| format!("{}\n", json!(item)));
-            print(&lines.collect::<String>());
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(subcommand)]
-        _key: KeyCommand,
-    }
-
-    #[test]
-    fn the_command_line_makes_no_key_of_no_days() {
-        let line = |days| Line::try_parse_from(["hone", "add", "ann", "--days", days]);
-        let refused = line("0").unwrap_err().to_string();
-        assert!(refused.contains("leave --days out"), "{refused}");
-        assert!(line("1").is_ok());
-    }
-}
+#[path = "accounts_tests.rs"]
+mod tests;
