@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::program::{Ended, program, run};
 
-pub fn check_no_panic(what: &str, ended: &Ended) {
+pub(crate) fn check_no_panic(what: &str, ended: &Ended) {
     for word in ["panicked", "stack backtrace"] {
         assert!(!ended.text().contains(word), "{what}: {}", ended.text());
     }
@@ -13,7 +13,7 @@ pub fn check_no_panic(what: &str, ended: &Ended) {
 
 /// The commands that look. None panics, and a backup is whole where the doctor is content. What the doctor says,
 /// where it found something broken.
-pub fn look(what: &str, data: &Path) -> Option<String> {
+pub(crate) fn look(what: &str, data: &Path) -> Option<String> {
     let text = data.to_str().unwrap();
     let doctor = run(program(&["doctor", "--data", text]));
     check_no_panic(what, &doctor);
