@@ -25,8 +25,8 @@ test('a first visit, a correction, a version, a comparison, the way back, and fo
     corrected.push(await turn.getAttribute('data-turn'))
     // The thumb alone, or the words alone: both count.
     await turn.getByTestId(at === 0 ? 'better-answer' : 'thumb-down').click()
-    // Unless the server learns from words, the text is a complaint and no more.
-    if (at === 0) await turn.getByTestId('correction-hint').filter({ hasText: 'counts as a thumb down' }).waitFor()
+    // What becomes of the text is said before it is sent.
+    if (at === 0) await turn.getByTestId('correction-hint').filter({ hasText: 'practise to answer like this' }).waitFor()
     await turn.getByTestId('correction').fill('The capital of France is Paris.')
     await turn.getByTestId('feedback-send').click()
     await turn.getByTestId('feedback-panel').waitFor({ state: 'detached' })
