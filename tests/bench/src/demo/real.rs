@@ -36,8 +36,8 @@ const HELD_OUT: [&str; 12] = [
     "How do birds fly?",
     "What is the internet?",
 ];
-/// Complaints, each of which may become a version.
-const COMPLAINTS: usize = 2;
+/// Versions after which the person is content.
+const VERSIONS: usize = 2;
 /// How often what is learned is looked at, and the longest wait for it.
 const LOOK: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(1_800);
@@ -78,17 +78,20 @@ pub(super) async fn run(url: &str, is_json: bool) -> Result<()> {
     ];
     say(told("before", &before));
     let mut learned_after_s = Vec::new();
-    for asked in ASKED.iter().take(COMPLAINTS) {
+    for asked in ASKED {
+        if learned_after_s.len() >= VERSIONS {
+            break;
+        }
         ask(&client, "twin", asked, false).await?;
         let turn = ask(&client, "person", asked, true).await?;
         match complain(&client, &turn, &say).await? {
-            Some(seconds) => {
+            Ok(seconds) => {
                 say(format!(
                     "answered by weights that learned it after {seconds:.0} s"
                 ));
                 learned_after_s.push(seconds);
             }
-            None => say("the candidate was refused; what was served before goes on".to_owned()),
+            Err(why) => say(format!("nothing was learned from it: {why}")),
         }
     }
     let after = [
@@ -108,16 +111,12 @@ pub(super) async fn run(url: &str, is_json: bool) -> Result<()> {
         ));
     }
     let [person, twin] = [0, 1].map(|who| [words(&before[who]), words(&after[who])]);
-    let change = |who: &[Vec<f64>; 2], at: usize| who[0][at] - who[1][at];
-    let lift: Vec<f64> = (0..HELD_OUT.len())
-        .map(|at| change(&person, at) - change(&twin, at))
-        .collect();
     let summary = Summary {
         words_before: mean(&person[0]),
         words_after: mean(&person[1]),
         twin_words_before: mean(&twin[0]),
         twin_words_after: mean(&twin[1]),
-        lift: Interval::of(&lift),
+        lift: lift(&person, &twin),
         versions: learned_after_s.len() as u64,
         learned_after_s,
         seconds: began.elapsed().as_secs_f64(),
@@ -155,9 +154,13 @@ async fn held_out(client: &Client, user: &str) -> Result<Vec<String>> {
     Ok(said)
 }
 
-/// Says it, and waits until it is learned and served: after how many seconds; none where the candidate was
-/// refused. `say` tells how far it is.
-async fn complain(client: &Client, reply: &Value, say: &impl Fn(String)) -> Result<Option<f64>> {
+/// Says it, and waits until it is learned and served: after how many seconds, or why it came to
+/// nothing. `say` tells how far it is.
+async fn complain(
+    client: &Client,
+    reply: &Value,
+    say: &impl Fn(String),
+) -> Result<Result<f64, String>> {
     let turn = &reply["hone"]["turn_id"];
     let before = client.get("/v1/versions?user=person").await?["current"].as_u64();
     let feedback = json!({"turn_id": turn, "score": -1, "comment": WORDS});
@@ -179,20 +182,40 @@ async fn complain(client: &Client, reply: &Value, say: &impl Fn(String)) -> Resu
             {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
-            return Ok(Some(began.elapsed().as_secs_f64()));
+            return Ok(Ok(began.elapsed().as_secs_f64()));
         }
         let id = turn.as_str().unwrap_or_default();
         let fate = client.get(&format!("/v1/turns/{id}")).await?;
         if fate["fate"]["state"] == "settled" {
-            return Ok(None);
+            return Ok(Err(why_not(client, &fate["fate"]["explanation"]).await?));
         }
     }
     bail!("nothing came of it within {} s", PATIENCE.as_secs())
 }
 
+/// Why a turn came to nothing, with the gate's reasons where a candidate was refused.
+async fn why_not(client: &Client, explanation: &Value) -> Result<String> {
+    let refused = client.get("/admin/v1/refusals?user=person&limit=1").await?;
+    let reasons = refused["data"][0]["reasons"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let reasons: Vec<&str> = reasons.filter_map(Value::as_str).collect();
+    let explanation = explanation.as_str().unwrap_or_default();
+    Ok(format!("{explanation} ({})", reasons.join("; ")))
+}
+
 fn words(answers: &[String]) -> Vec<f64> {
     let count = |text: &String| text.split_whitespace().count() as f64;
     answers.iter().map(count).collect()
+}
+
+/// By how many words the person's answers became shorter than the twin's did, question by question; each has
+/// them before and after.
+fn lift(person: &[Vec<f64>; 2], twin: &[Vec<f64>; 2]) -> Interval {
+    let change = |who: &[Vec<f64>; 2], at: usize| who[0][at] - who[1][at];
+    let lift = (0..HELD_OUT.len()).map(|at| change(person, at) - change(twin, at));
+    Interval::of(&lift.collect::<Vec<_>>())
 }
 
 fn mean(values: &[f64]) -> f64 {
