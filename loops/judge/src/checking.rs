@@ -254,7 +254,7 @@ impl Checking {
             let why = format!("argues that {what}, but arguments of {bucket} {why}");
             self.findings.push(vote((Outcome::Abstain, why)));
             // Only what is executed can show that the next ones are better.
-            return self.audit((&check, &bucket, ends), bench);
+            return self.audit(&check, &bucket, ends, bench);
         };
         let mut found = vote((
             outcome,
@@ -263,12 +263,12 @@ impl Checking {
         found.score = Some((sign * pay) as f32);
         found.is_argued = true;
         self.findings.push(found);
-        self.audit((&check, &bucket, ends), bench)
+        self.audit(&check, &bucket, ends, bench)
     }
 
     /// Draws whether what a certificate says is executed as well. Until it is known what such
     /// certificates are worth, each is.
-    fn audit(&mut self, (check, bucket, says): (&Check, &str, Ends), bench: &Bench<'_>) -> bool {
+    fn audit(&mut self, check: &Check, bucket: &str, says: Ends, bench: &Bench<'_>) -> bool {
         let Some(execute) = &bench.pay.execute else {
             return false;
         };

@@ -374,7 +374,7 @@ fn the_executed_share_is_what_is_configured() {
                 pay: &pay,
                 buckets: &mut Buckets::new(counts.clone()),
             };
-            checking.audit((&callback(), bucket, Ends::Pass), &bench)
+            checking.audit(&callback(), bucket, Ends::Pass, &bench)
         };
         assert!(bench("of which little is known"));
         bench("b")

@@ -237,22 +237,25 @@ impl NnTrainer {
         let rows = self.fact_rows(None);
         let now = self.logprobs_under(learner, &rows, Under::Current, control)?;
         let untold = self.logprobs_under(learner, &rows, Under::Reference, control)?;
-        let mut before = sums(&untold);
+        let (now, untold) = (sums(&now), sums(&untold));
+        let less = |now: &[f32], before: &[f32]| -> Vec<f32> {
+            now.iter().zip(before).map(|(n, b)| n - b).collect()
+        };
+        let least = f64::from(-self.gate.fact_loss_max);
+        let is_lost = |gains: &[f32]| interval(gains).is_some_and(|gain| gain.high < least);
+        let mut before = untold.clone();
         for wish in wishes {
+            // Only a candidate that the gate would refuse needs more to be compared with.
+            if !is_lost(&less(&now, &before)) {
+                break;
+            }
             let rows = self.fact_rows(Some(wish));
             let told = sums(&self.logprobs_under(learner, &rows, Under::Reference, control)?);
-            let lost: Vec<f32> = told
-                .iter()
-                .zip(&sums(&untold))
-                .map(|(t, u)| t - u)
-                .collect();
-            let least = f64::from(-self.gate.fact_loss_max);
-            if interval(&lost).is_some_and(|lost| lost.high < least) {
+            if is_lost(&less(&told, &untold)) {
                 before = before.iter().zip(&told).map(|(b, t)| b.min(*t)).collect();
             }
         }
-        let pairs = sums(&now).into_iter().zip(before);
-        Ok(pairs.map(|(now, before)| now - before).collect())
+        Ok(less(&now, &before))
     }
 }
 

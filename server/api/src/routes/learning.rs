@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
-use hone_domain::{ForgetId, PolicyVersion, Scope, Turn, TurnId, lift};
-use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError, PolicyStatus};
+use hone_domain::{ForgetId, Scope, Turn, TurnId, lift};
+use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError, PolicyStatus, Window};
 use serde_json::json;
 
 use super::auth::strict;
@@ -313,33 +313,30 @@ pub async fn learned(
     let (scope, source) = http.rules.scope(&asked.caller.owner, user);
     let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
     let learned = learned.map_err(|error| ledger_error(&error))?;
-    let newest = learned.versions.first().map(|row| row.version);
-    let wishes = match newest {
-        Some(newest) => wishes(&http, (&scope, source.as_deref()), newest).await?,
-        None => Vec::new(),
-    };
+    let wishes = wishes(&http, (&scope, source.as_deref())).await?;
     Ok(Json(LearnedReply::new(learned, wishes)))
 }
 
-/// The caller's own words that a version was trained to follow, and those that a newer wish replaced. A
+/// The caller's own words that the newest version was trained to follow, and those that a newer wish replaced. A
 /// version that was published again follows what it followed. Words that were erased are not there.
 async fn wishes(
     http: &Http,
     (scope, source): (&Scope, Option<&str>),
-    version: PolicyVersion,
 ) -> Result<Vec<WishReply>, ApiError> {
-    let read = async |version| {
-        let view = http.versions.version(scope, version, 0).await;
-        view.map_err(|error| ledger_error(&error))
+    let mut page = Window {
+        limit: 1,
+        before: None,
     };
-    let mut view = read(version).await?;
-    while let Some(again) = view
-        .as_ref()
-        .filter(|v| v.record.status == PolicyStatus::Rollback)
-    {
-        view = read(again.record.parent).await?;
-    }
-    let report = view.map(|view| view.record.report).unwrap_or_default();
+    let report = loop {
+        let newest = http.versions.version_page(scope, page).await;
+        let newest = newest.map_err(|error| ledger_error(&error))?.pop();
+        match newest {
+            Some(again) if again.status == PolicyStatus::Rollback => {
+                page.before = i64::try_from(again.parent.0 + 1).ok();
+            }
+            newest => break newest.map(|record| record.report).unwrap_or_default(),
+        }
+    };
     let mut wishes = Vec::new();
     for (kind, is_followed) in [("followed", true), ("replaced", false)] {
         let ids = report["wishes"][kind].as_array().into_iter().flatten();
