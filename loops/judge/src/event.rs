@@ -7,7 +7,7 @@ use hone_domain::{Message, Millis, TransitionId, Turn, Verdict};
 use hone_ledger::{Claim, Claimed};
 use tokio::sync::oneshot;
 
-use crate::reading::Reading;
+use crate::reading::{Reading, Unreadable};
 use crate::{Compared, CompleteOptions, Completed, CompleterError, Doing, Done};
 
 /// A claimed transition: its id and the fence it was claimed under.
@@ -161,7 +161,7 @@ pub enum Report {
         /// For which lease.
         claim: Claim,
         /// What it says, none where nothing reads yet, or why not.
-        result: Result<Option<Reading>, String>,
+        result: Result<Option<Reading>, Unreadable>,
     },
     /// A check was done, or not.
     Checked {

@@ -127,10 +127,10 @@ impl JudgeHands {
                 biased;
                 read = timeout(ask.deadline, reader.read(exchange)) => {
                     let late = || format!("no answer within {} ms", ask.deadline.as_millis());
-                    read.unwrap_or_else(|_| Err(late()))
+                    read.unwrap_or_else(|_| Err(late().into()))
                 }
                 // Ends with an error, because the state drops its end to withdraw.
-                _ = ask.withdrawn => Err("withdrawn".to_owned()),
+                _ = ask.withdrawn => Err("withdrawn".to_owned().into()),
             },
         };
         Report::Read {

@@ -482,7 +482,8 @@ impl World {
                 result: match luck {
                     0..90 => Ok(Some(reading(luck.is_multiple_of(2)))),
                     90..120 => Ok(None),
-                    120..230 => Err("no answer".into()),
+                    120..200 => Err("no answer".to_owned().into()),
+                    200..230 => Err(crate::reading::Unreadable::NotYet),
                     _ => return None,
                 },
             },

@@ -1,6 +1,7 @@
 //! Trains the starter model (`train OUT`) or measures a folder (`eval FOLDER`). Further arguments
 //! are `key=value`: steps, threads, seed, lr, batch (tokens), noise (share of rows), hidden, layers,
-//! ffn, window; of the measures temperature, questions, dialogues. Progress goes to stderr, the result to stdout.
+//! ffn, window, words (steps of the second part), words_lr, continue (the folder has the first part's files);
+//! of the measures temperature, questions, dialogues. Progress goes to stderr, the result to stdout.
 
 use std::path::PathBuf;
 
@@ -41,6 +42,9 @@ fn set(options: &mut TrainOptions, argument: &str) {
     let whole = value as usize;
     match key {
         "steps" => options.steps = whole as u64,
+        "words" => options.words.steps = whole as u64,
+        "words_lr" => options.words.lr = value as f32,
+        "continue" => options.continues = true,
         "threads" => options.threads = whole,
         "seed" => options.seed = whole as u64,
         "lr" => options.schedule.lr = value as f32,

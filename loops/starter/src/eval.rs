@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::chat::{Chat, Reply, Talker};
 use crate::error::StarterError;
 use crate::grammar::{
-    FactId, Form, Grammar, Greeting, Length, Register, Tone, TurnKind, Wish, with_wishes,
+    FactId, Form, Grammar, Greeting, Length, Parts, Register, Tone, TurnKind, Wish, with_wishes,
 };
 use crate::noise;
 use crate::rng::Rng;
@@ -101,6 +101,9 @@ pub struct Evaluation {
     pub follow_ups: Tally,
     /// "Shorter please" and the like: exact only if the answer is in the style asked for.
     pub wishes: Tally,
+    /// The same in many words, none of them trained on, also of small talk: what to say stays what it was.
+    pub wishes_freely: Tally,
+    pub wishes_freely_met: Tally,
     /// Sampled, own answers as history, by turn.
     pub behind_8k: [Tally; TURNS],
     pub behind_50k: [Tally; TURNS],
@@ -130,6 +133,8 @@ impl fmt::Display for Evaluation {
         line(f, "    as asked for", &self.standing_met)?;
         line(f, "follow-ups", &self.follow_ups)?;
         line(f, "style asked for", &self.wishes)?;
+        line(f, "in other words", &self.wishes_freely)?;
+        line(f, "    as asked for", &self.wishes_freely_met)?;
         for (size, turns) in [("8,000", &self.behind_8k), ("50,000", &self.behind_50k)] {
             for (turn, tally) in turns.iter().enumerate() {
                 line(f, &format!("behind {size}, turn {}", turn + 1), tally)?;
@@ -167,6 +172,7 @@ pub fn evaluate(
     exam.wished(&mut evaluation)?;
     progress(0.2);
     exam.dialogues(&mut evaluation)?;
+    exam.freely(&mut evaluation)?;
     progress(0.4);
     for number in 0..options.behind_8k {
         exam.behind(8_000, number, &mut evaluation.behind_8k)?;
@@ -285,6 +291,34 @@ impl Exam<'_> {
                         into.wishes.count(self.grammar, &reply, exact && met);
                     }
                     TurnKind::Ask | TurnKind::Remark => chat.push("user", &turn.user),
+                }
+                chat.correct("assistant", &turn.assistant);
+            }
+        }
+        Ok(())
+    }
+
+    /// Wishes in many words, after true histories.
+    fn freely(&self, into: &mut Evaluation) -> Result<(), StarterError> {
+        const ROOM: usize = 1_024;
+        let series = self.options.seed ^ 0x5eed_0000_f4ee;
+        let mut rng = Rng::at(self.options.seed, 4);
+        let dialogues = self.grammar.dialogues(series).freely(1.0, Parts::Unseen);
+        for dialogue in dialogues.take(self.options.dialogues) {
+            let mut chat = self.talker.chat(None, None, ROOM);
+            for turn in &dialogue.turns {
+                if turn.kind == TurnKind::Wish {
+                    let (reply, exact) = self.ask(&mut chat, turn.fact, &turn.user, &mut rng)?;
+                    let style = self.grammar.check_fact(turn.fact, &reply.text).style;
+                    let met = turn
+                        .wishes
+                        .iter()
+                        .all(|wish| style.is_some_and(|s| s.meets(*wish)));
+                    into.wishes_freely.count(self.grammar, &reply, exact);
+                    into.wishes_freely_met
+                        .count(self.grammar, &reply, exact && met);
+                } else {
+                    chat.push("user", &turn.user);
                 }
                 chat.correct("assistant", &turn.assistant);
             }

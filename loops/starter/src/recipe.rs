@@ -1,12 +1,15 @@
 //! Trains the starter model from nothing: tokenizer, rows, steps, files, measures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use hone_checkpoint::StoredDtype;
-use hone_kernels::Executor;
-use hone_nn::{Control, Learner, LearnerConfig, Model, Objective, TokenLoss, TrainRow, Trainable};
+use hone_kernels::{Executor, WeightFormat};
+use hone_nn::{
+    Control, Learner, LearnerConfig, LoadAs, Model, Objective, TokenLoss, TrainRow, Trainable,
+    load_model_as,
+};
 use hone_text::folder::ModelFolder;
 use serde::Serialize;
 
@@ -28,6 +31,30 @@ pub struct TrainOptions {
     pub shape: Shape,
     pub schedule: Schedule,
     pub eval: EvalOptions,
+    /// The second part: it begins with what the first one left.
+    pub words: Words,
+    /// Whether the first part is left out: the folder has its files.
+    pub continues: bool,
+}
+
+/// The second part of a run, in which people say in many words how they want to be answered. It reads the
+/// first part's files, so that it may be repeated alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    pub steps: u64,
+    pub lr: f32,
+    /// Share of the wishes that are said so.
+    pub share: f64,
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self {
+            steps: 6_000,
+            lr: 1e-3,
+            share: 0.6,
+        }
+    }
 }
 
 impl TrainOptions {
@@ -41,6 +68,8 @@ impl TrainOptions {
             shape: Shape::default(),
             schedule: Schedule::default(),
             eval: EvalOptions::default(),
+            words: Words::default(),
+            continues: false,
         }
     }
 }
@@ -139,7 +168,32 @@ pub fn train(
     progress(Progress::Tokenizer {
         seconds: start.elapsed().as_secs_f64(),
     });
-    let mut run = Run::new(options, Rows::new(&grammar, &encoder, options.seed))?;
+    let mut tokens = 0;
+    if !options.continues {
+        let config = options.shape.config(VOCABULARY, StoredDtype::F32);
+        let model = Arc::new(Model::random(config, options.seed));
+        let part = Part {
+            steps: options.steps,
+            schedule: options.schedule,
+        };
+        let rows = Rows::new(&grammar, &encoder, options.seed);
+        let mut run = Run::new(options, (part, model), rows)?;
+        run.all_steps(start, progress)?;
+        tokens = run.tokens;
+        let files = files(&run.learner.model(), &tokenizer, &encoder)?;
+        folder::write(&options.out_dir, &files)?;
+    }
+    let part = Part {
+        steps: options.words.steps,
+        schedule: Schedule {
+            lr: options.words.lr,
+            noise_from: 0.0,
+            ..options.schedule
+        },
+    };
+    let rows = Rows::new(&grammar, &encoder, options.seed + 1).freely(options.words.share);
+    let mut run = Run::new(options, (part, read(&options.out_dir)?), rows)?;
+    run.tokens = tokens;
     run.all_steps(start, progress)?;
     let files = files(&run.learner.model(), &tokenizer, &encoder)?;
     folder::write(&options.out_dir, &files)?;
@@ -171,9 +225,27 @@ fn files(
     Ok(files)
 }
 
-/// The steps of one run.
+/// The weights in a folder, in the precision that they are trained in.
+fn read(folder: &Path) -> Result<Arc<Model>, StarterError> {
+    let folder = ModelFolder::open(folder)?;
+    let wanted = LoadAs {
+        format: WeightFormat::F32,
+        ..LoadAs::default()
+    };
+    let model = load_model_as(folder.checkpoint(), wanted, &mut |_, _, _| {})?;
+    Ok(Arc::new(model))
+}
+
+/// One of the two parts of a run.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    steps: u64,
+    schedule: Schedule,
+}
+
+/// The steps of one part.
 struct Run<'a> {
-    options: &'a TrainOptions,
+    part: Part,
     rows: Rows<'a>,
     learner: Learner,
     next_row: u64,
@@ -182,10 +254,12 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(options: &'a TrainOptions, rows: Rows<'a>) -> Result<Self, StarterError> {
-        let config = options.shape.config(VOCABULARY, StoredDtype::F32);
-        let model = Arc::new(Model::random(config, options.seed));
-        let schedule = options.schedule;
+    fn new(
+        options: &TrainOptions,
+        (part, model): (Part, Arc<Model>),
+        rows: Rows<'a>,
+    ) -> Result<Self, StarterError> {
+        let schedule = part.schedule;
         let trainer = LearnerConfig {
             beta2: 0.98,
             weight_decay: schedule.weight_decay,
@@ -195,7 +269,7 @@ impl<'a> Run<'a> {
         let exec = Arc::new(Executor::new(options.threads));
         let learner = Learner::new(model, trainer)?.on(exec);
         Ok(Self {
-            options,
+            part,
             rows,
             learner,
             next_row: 0,
@@ -210,7 +284,7 @@ impl<'a> Run<'a> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), StarterError> {
         const REPORT_STEPS: u64 = 50;
-        let steps = self.options.steps;
+        let steps = self.part.steps;
         let mut losses = Vec::new();
         for step in 0..steps {
             losses.push(self.step(step)?);
@@ -234,8 +308,8 @@ impl<'a> Run<'a> {
 
     /// One batch, one update; returns the mean loss of a learned token.
     fn step(&mut self, step: u64) -> Result<f64, StarterError> {
-        let schedule = self.options.schedule;
-        let mix = schedule.noise_at(step, self.options.steps);
+        let Part { steps, schedule } = self.part;
+        let mix = schedule.noise_at(step, steps);
         let mut batch = Vec::new();
         let mut tokens = 0;
         while tokens < schedule.batch_tokens {
@@ -245,8 +319,7 @@ impl<'a> Run<'a> {
             batch.push(train_row(row));
         }
         self.tokens += tokens as u64;
-        self.learner
-            .set_lr(schedule.lr_at(step, self.options.steps));
+        self.learner.set_lr(schedule.lr_at(step, steps));
         let report = self.learner.step(&batch, &mut || Control::Continue)?;
         Ok(report.loss)
     }
@@ -287,6 +360,7 @@ mod tests {
             let mut options = TrainOptions::committed(folder.path().to_owned(), threads);
             options.seed = seed;
             options.steps = 60;
+            options.words.steps = 5;
             options.shape = Shape {
                 hidden: 32,
                 layers: 1,

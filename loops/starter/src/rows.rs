@@ -1,6 +1,6 @@
 //! Which conversations the model sees, and behind what.
 
-use crate::grammar::{Dialogues, Grammar, Wish};
+use crate::grammar::{Dialogues, Grammar, Parts, Wish};
 use crate::noise;
 use crate::rng::Rng;
 use crate::tokens::{ChatEncoder, Row};
@@ -56,6 +56,13 @@ impl<'g> Rows<'g> {
             dialogues: grammar.dialogues(seed),
             seed,
         }
+    }
+
+    /// Rows in which people say in many words how they want to be answered.
+    #[must_use]
+    pub fn freely(mut self, share: f64) -> Self {
+        self.dialogues = self.dialogues.freely(share, Parts::Trained);
+        self
     }
 
     /// The row with this number: the same for the same seed, number and mix.

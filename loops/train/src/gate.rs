@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::config::GateConfig;
 use crate::probe::ProbeSummary;
+pub(crate) use crate::wish_meter::{AtALoss, WishMeter};
 
 /// What was measured of a candidate, beside what it continues and what everything began from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,6 +38,8 @@ pub struct Measured {
     pub wish: Option<WishMeter>,
     /// The person asked for something that none of the model's answers does.
     pub unlearnable: bool,
+    /// The model does not know how to do what was asked for.
+    pub at_a_loss: Option<AtALoss>,
     /// Mean length of what the base model answers that reads the person's words; 0 where there are
     /// none.
     pub told_tokens: f32,
@@ -44,23 +47,6 @@ pub struct Measured {
     /// gains under the candidate against the served version.
     #[serde(skip)]
     pub differences: Vec<f32>,
-}
-
-/// How much answers to generic prompts do what a person asked for: by how many nats per token the
-/// person's words make them likelier for the base model, on average.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct WishMeter {
-    /// The candidate's answers.
-    pub candidate: f32,
-    /// Those of what is served.
-    pub served: f32,
-    /// Those that were learned from: what the model answers that reads the words.
-    pub told: f32,
-    /// Whether the candidate's answers surely do less of it than those of what is served.
-    pub surely_less: bool,
-    /// By how many nats per token the candidate, without the words, gives more than what is served to
-    /// what the words ask for, in answers that it did not learn from; none without such answers.
-    pub likelier: Option<f32>,
 }
 
 /// What becomes of a candidate.
@@ -92,9 +78,6 @@ pub struct Interval {
 
 /// Standard normal quantile of 95 %.
 const Z_95: f64 = 1.644_853_627;
-
-/// Least nats per token by which what was asked for has to become likelier.
-const LIKELIER_MIN: f32 = 0.02;
 
 /// The t interval of paired differences; none for fewer than two.
 pub fn interval(differences: &[f32]) -> Option<Interval> {
@@ -177,7 +160,12 @@ fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
             lost.turns, -lost.mean, config.fact_loss_max
         ));
     }
-    if m.unlearnable {
+    if let Some(AtALoss { told, plain }) = m.at_a_loss {
+        reasons.push(format!(
+            "the model does not know how to do what was asked for: it is far less sure of what it answers to it \
+             ({told:.2} nats per token) than of other answers ({plain:.2})"
+        ));
+    } else if m.unlearnable {
         reasons.push(
             "none of the model's answers does what was asked for, so it cannot be learned by this model"
                 .to_owned(),
@@ -192,11 +180,12 @@ fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
             wish.candidate, wish.served
         ));
     }
-    let likelier = m.wish.and_then(|wish| wish.likelier);
-    if let Some(likelier) = likelier.filter(|nats| nats.is_nan() || *nats < LIKELIER_MIN) {
+    if let Some(wish) = m.wish.filter(WishMeter::shows_nothing) {
         reasons.push(format!(
-            "it did not learn what was asked for: in other answers that do it, that is {likelier:+.3} nats \
-             per token likelier than before"
+            "it did not learn what was asked for: in other answers that do it, that is {:+.3} nats per token \
+             likelier than before, and its own answers do {:+.3} more of it",
+            wish.likelier.unwrap_or_default(),
+            wish.candidate - wish.served
         ));
     }
     reasons
@@ -346,6 +335,7 @@ mod tests {
             fact_gains: vec![0.0; 24],
             wish: None,
             unlearnable: false,
+            at_a_loss: None,
             told_tokens: 0.0,
             differences: Vec::new(),
         }

@@ -42,6 +42,7 @@ mod state;
 mod trainer;
 mod watch;
 mod watcher;
+mod wish_meter;
 mod worker;
 
 #[cfg(test)]

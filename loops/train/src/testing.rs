@@ -113,6 +113,7 @@ pub(crate) fn candidate(number: u8) -> Candidate {
             fact_gains: Vec::new(),
             wish: None,
             unlearnable: false,
+            at_a_loss: None,
             told_tokens: 0.0,
             differences: Vec::new(),
         },

@@ -477,7 +477,11 @@ mod tests {
         let bare = json!({"type": "function", "function": {"name": "f", "parameters": null}});
         let whole = json!({"type": "function", "function": {"name": "f", "description": "",
             "parameters": {"type": "object", "properties": {}}}});
-        assert_eq!(whole_functions(&[bare]), [whole.clone()]);
-        assert_eq!(whole_functions(&[whole.clone()]), [whole]);
+        for given in [bare, whole.clone()] {
+            assert_eq!(
+                whole_functions(std::slice::from_ref(&given)),
+                std::slice::from_ref(&whole)
+            );
+        }
     }
 }

@@ -2,12 +2,13 @@
 //! first start with a model and kept in the data folder.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use hone_domain::{NextKind, Token};
-use hone_judge::reading::{Example, Probe, Reading, Seen, shortened};
+use hone_judge::reading::{Example, Probe, Reading, Seen, Unreadable, shortened};
 use hone_judge::rules::{Exchange, judge_reply};
 use hone_judge::{Reader, ReadingConfig, labelled};
 use hone_runtime::{Board, RoomState, Shutdown};
@@ -138,6 +139,8 @@ pub struct ReaderParts {
 pub struct BaseReader {
     states: States,
     probe: Arc<OnceLock<Probe>>,
+    /// Whether there is no probe and none will come.
+    is_off: Arc<AtomicBool>,
     /// One reading at a time, because each takes a thread from serving.
     place: Arc<Semaphore>,
 }
@@ -148,6 +151,7 @@ impl BaseReader {
         let reader = Arc::new(Self {
             states: parts.states.clone(),
             probe: Arc::default(),
+            is_off: Arc::default(),
             place: Arc::new(Semaphore::new(1)),
         });
         let (cancel, shutdown) = (Cancel::default(), parts.shutdown.clone());
@@ -156,14 +160,16 @@ impl BaseReader {
             shutdown.wait().await;
             stops.cancel();
         });
-        let probe = reader.probe.clone();
+        let (probe, is_off) = (reader.probe.clone(), reader.is_off.clone());
         let fits = move || {
             // As low as training: whoever is served goes first.
             hone_train::Priority::new(Arc::new(hone_train::Served::default)).enter();
             begin(&parts, &probe, &cancel);
+            is_off.store(probe.get().is_none(), Ordering::Relaxed);
         };
         let thread = std::thread::Builder::new().name(NAME.to_owned());
         if let Err(error) = thread.spawn(fits) {
+            reader.is_off.store(true, Ordering::Relaxed);
             tracing::warn!(%error, "the reading cannot be fitted; the rules alone read replies");
         }
         reader
@@ -279,9 +285,14 @@ impl Drop for EndWithDrop {
 
 #[async_trait]
 impl Reader for BaseReader {
-    async fn read(&self, exchange: Exchange<'_>) -> Result<Option<Reading>, String> {
+    async fn read(&self, exchange: Exchange<'_>) -> Result<Option<Reading>, Unreadable> {
         if self.probe.get().is_none() {
-            return Ok(None);
+            let is_fitting = !self.is_off.load(Ordering::Relaxed);
+            return if is_fitting {
+                Err(Unreadable::NotYet)
+            } else {
+                Ok(None)
+            };
         }
         let place = self.place.clone().acquire_owned().await;
         let place = place.map_err(|error| error.to_string())?;
@@ -297,9 +308,10 @@ impl Reader for BaseReader {
                 reply: &reply,
             };
             let seen = states.see(exchange, &cancel)?;
-            Ok(probe.get().and_then(|probe| probe.read(&seen)))
+            Ok::<_, String>(probe.get().and_then(|probe| probe.read(&seen)))
         });
-        read.await.map_err(|error| error.to_string())?
+        let read = read.await.map_err(|error| error.to_string())?;
+        Ok(read?)
     }
 }
 

@@ -97,6 +97,7 @@ impl Trainer for FakeTrainer {
                 fact_gains: Vec::new(),
                 wish: None,
                 unlearnable: false,
+                at_a_loss: None,
                 told_tokens: 0.0,
                 golden_loss: 0.0,
                 differences: Vec::new(),

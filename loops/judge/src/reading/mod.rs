@@ -36,15 +36,32 @@ const BAD: usize = 0;
 const GOOD: usize = 1;
 const NONE: usize = 2;
 
+/// Why a reply was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The probe is being fitted; later it can be read.
+    #[error("the probe is being fitted")]
+    NotYet,
+    /// A sentence that says why it cannot be told.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<String> for Unreadable {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// Reads a reply.
 #[async_trait]
 pub trait Reader: Send + Sync {
-    /// What the reply says of the completion; none where there is no probe, or none yet. Dropping the
-    /// future withdraws the work.
+    /// What the reply says of the completion; none where there is no probe. Dropping the future withdraws
+    /// the work.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be told.
-    async fn read(&self, exchange: Exchange<'_>) -> Result<Option<Reading>, String>;
+    /// Why it cannot be told.
+    async fn read(&self, exchange: Exchange<'_>) -> Result<Option<Reading>, Unreadable>;
 }
 
 /// A labelled reply as the model and the rules read it.

@@ -130,6 +130,7 @@ impl State {
                 reply,
                 by_rules,
                 votes,
+                attempts: claimed.attempts,
                 deadline_ms,
             };
             return self.settle_unvoted(now_ms, decided, undecided);

@@ -11,9 +11,12 @@ use super::settling::Settled;
 use super::{NO_PLACE, State, millis};
 use crate::decide::{Decision, by_reading};
 use crate::event::{Key, key};
-use crate::reading::Reading;
+use crate::reading::{Reading, Unreadable};
 use crate::rules::Ruling;
 use crate::{Effect, ReadAsk};
+
+/// How long a reply waits for a probe that is being fitted, the first time; then four times as long each time.
+const NOT_YET_MS: Millis = 15_000;
 
 /// A person's reply, and what the rules make of it.
 #[derive(Clone, Debug)]
@@ -49,6 +52,8 @@ pub(super) struct Undecided {
     /// What the rules decide.
     pub by_rules: Option<Decision>,
     pub votes: Vec<Vote>,
+    /// Claims of it that ended without a verdict.
+    pub attempts: u32,
     /// When it is not waited for any more.
     pub deadline_ms: Millis,
 }
@@ -61,6 +66,7 @@ pub(super) struct Unread {
     reply: Reply,
     by_rules: Option<Decision>,
     votes: Vec<Vote>,
+    attempts: u32,
     /// Dropping it withdraws the ask.
     _withdraw: oneshot::Sender<()>,
 }
@@ -99,6 +105,7 @@ impl State {
             reply,
             by_rules: undecided.by_rules,
             votes: undecided.votes,
+            attempts: undecided.attempts,
             _withdraw: withdraw,
         };
         self.unread.insert(key(&claim), unread);
@@ -111,12 +118,23 @@ impl State {
         &mut self,
         now_ms: Millis,
         claim: Claim,
-        result: Result<Option<Reading>, String>,
+        result: Result<Option<Reading>, Unreadable>,
     ) -> Vec<Effect> {
         self.readings_in_flight = self.readings_in_flight.saturating_sub(1);
         let Some(unread) = self.unread.remove(&key(&claim)) else {
             return Vec::new();
         };
+        // A reply that only a reading could decide waits for the probe, as long as there are claims left.
+        let again = unread.attempts + 1 < self.config.attempts_max && !self.draining;
+        if result == Err(Unreadable::NotYet) && unread.by_rules.is_none() && again {
+            self.others_in_flight += 1;
+            self.counts.released += 1;
+            return vec![Effect::Release {
+                claim,
+                retry_at_ms: now_ms
+                    .saturating_add(NOT_YET_MS * (1 << (2 * unread.attempts.min(4)))),
+            }];
+        }
         self.decide_read(now_ms, unread, result)
     }
 
@@ -124,7 +142,9 @@ impl State {
     pub(super) fn expire_readings(&mut self, now_ms: Millis) -> Vec<Effect> {
         let over = self.unread.extract_if(|_, one| now_ms >= one.deadline_ms);
         let over: Vec<(Key, Unread)> = over.collect();
-        let end = |(_, unread)| self.decide_read(now_ms, unread, Err(NO_PLACE.to_owned()));
+        let end = |(_, unread)| {
+            self.decide_read(now_ms, unread, Err(Unreadable::Failed(NO_PLACE.to_owned())))
+        };
         over.into_iter().flat_map(end).collect()
     }
 
@@ -132,7 +152,7 @@ impl State {
         &mut self,
         now_ms: Millis,
         unread: Unread,
-        result: Result<Option<Reading>, String>,
+        result: Result<Option<Reading>, Unreadable>,
     ) -> Vec<Effect> {
         let Unread {
             claim,
@@ -152,9 +172,10 @@ impl State {
                 by_rules = by_rules.filter(|_| stands);
             }
             Ok(None) => {}
+            Err(Unreadable::NotYet) => {}
             Err(why) => {
                 self.counts.readings_failed += 1;
-                votes.push(super::abstained(why));
+                votes.push(super::abstained(why.to_string()));
             }
         }
         let settled = Settled {

@@ -8,7 +8,7 @@ use hone_runtime::{Event, Room, SeededIds};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::super::State;
-use crate::reading::Reading;
+use crate::reading::{Reading, Unreadable};
 use crate::testing::{claimed, feedback};
 use crate::{Config, Effect, ModelConfig, ReadAsk, Report, VoteError};
 
@@ -52,7 +52,7 @@ fn reading(outcome: Outcome, has_wish: bool) -> Reading {
 fn answer(
     state: &mut State,
     ask: &ReadAsk,
-    result: Result<Option<Reading>, String>,
+    result: Result<Option<Reading>, Unreadable>,
 ) -> Vec<Effect> {
     let claim = ask.claim;
     state.step(2, Event::Reported(Report::Read { claim, result }))
@@ -103,7 +103,7 @@ fn a_reading_comes_before_the_rules_and_its_wish_is_the_hint() {
         ),
         (
             long,
-            Err("late".to_owned()),
+            Err(Unreadable::Failed("late".to_owned())),
             Some(-1.0),
             Some(Signal::Rules),
             Some(long),
@@ -188,7 +188,7 @@ fn a_reading_ends_with_its_time_and_is_withdrawn_on_drain() {
     );
     let withdrawn = ask.withdrawn.try_recv();
     assert!(withdrawn.is_err_and(|error| error == TryRecvError::Closed));
-    assert!(answer(&mut draining, &ask, Err("withdrawn".to_owned())).is_empty());
+    assert!(answer(&mut draining, &ask, Err(Unreadable::NotYet)).is_empty());
 }
 
 #[test]
@@ -210,4 +210,27 @@ fn replies_without_a_verdict_are_counted() {
         "replies_abstained_total",
     ];
     assert_eq!(counted.map(|name| numbers[name]), [1.0, 0.0, 1.0, 1.0]);
+}
+
+#[test]
+fn a_reply_that_only_a_reading_could_decide_waits_for_the_probe() {
+    let mut state = state(None);
+    let mut waits = Vec::new();
+    for attempts in 0.. {
+        let mut claimed = claimed(1, 1, "In Klingon, from now on.");
+        claimed.attempts = attempts;
+        let effects = state.step(0, Event::Reported(Report::Claimed(Ok(vec![claimed]))));
+        let ask = asked(effects).unwrap();
+        let effects = answer(&mut state, &ask, Err(Unreadable::NotYet));
+        let Some(Effect::Release { retry_at_ms, .. }) = effects.first() else {
+            assert_eq!(verdict(effects).unwrap().score, None);
+            break;
+        };
+        waits.push(*retry_at_ms - 2);
+    }
+    assert_eq!(waits, [15_000, 60_000]);
+    // What the rules decide waits for nothing.
+    let ask = asked(arrive(&mut state, "That is wrong.")).unwrap();
+    let effects = answer(&mut state, &ask, Err(Unreadable::NotYet));
+    assert_eq!(verdict(effects).unwrap().score, Some(-1.0));
 }

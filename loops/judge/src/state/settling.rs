@@ -130,6 +130,7 @@ impl State {
     fn close_undecided(&mut self, now_ms: Millis, mut case: Case) -> Vec<Effect> {
         let (claim, deadline_ms) = (case.claim, case.deadline_ms);
         let (turn, reply) = (case.turn.clone(), case.reply.take());
+        let attempts = case.attempts;
         let by_rules = case.otherwise.take();
         let votes = self.votes_of(case, by_rules.as_ref());
         let undecided = Undecided {
@@ -138,6 +139,7 @@ impl State {
             reply,
             by_rules,
             votes,
+            attempts,
             deadline_ms,
         };
         self.read(now_ms, undecided)

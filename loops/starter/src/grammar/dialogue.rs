@@ -1,5 +1,6 @@
 //! Seeded dialogues: questions, follow-ups, corrections, thanks and complaints.
 
+use super::phrasing::{self, Parts};
 use super::question::{surface, with_wishes};
 use super::style::{Style, Tone, Wish};
 use super::{FactId, Grammar};
@@ -65,6 +66,14 @@ impl<'g> Dialogues<'g> {
         }
     }
 
+    /// The same, but so large a share of the wishes is said in many words, with these parts, also of small
+    /// talk and of what is as it is wished already.
+    #[must_use]
+    pub fn freely(mut self, share: f64, parts: Parts) -> Self {
+        self.writer.free = Some((share, parts));
+        self
+    }
+
     /// One dialogue of exactly so many turns, every answer as `standing` asks unless its turn asks
     /// otherwise.
     pub fn of_turns(&self, turns: usize, standing: &[Wish], rng: &mut Rng) -> Dialogue {
@@ -98,6 +107,8 @@ struct Writer<'g> {
     weights: Vec<f64>,
     remarks: Vec<FactId>,
     complaint: FactId,
+    /// Share of wishes that are said in many words, and of which parts.
+    free: Option<(f64, Parts)>,
 }
 
 impl<'g> Writer<'g> {
@@ -114,6 +125,7 @@ impl<'g> Writer<'g> {
             weights: grammar.facts.iter().map(|fact| fact.weight).collect(),
             remarks: vec![named("smalltalk/thanks"), named("smalltalk/praise")],
             complaint: named("smalltalk/complaint"),
+            free: None,
         }
     }
 
@@ -134,12 +146,14 @@ impl<'g> Writer<'g> {
             return self.ask(sampled, rng);
         };
         let fact = self.grammar.fact(topic.fact);
+        let wishes = match (self.free, fact.tone) {
+            (Some(_), _) => 0.6,
+            (None, Tone::Answer) => 0.28,
+            (None, _) => 0.0,
+        };
         let kinds = [
             (TurnKind::Ask, 0.32),
-            (
-                TurnKind::Wish,
-                if fact.tone == Tone::Answer { 0.28 } else { 0.0 },
-            ),
+            (TurnKind::Wish, wishes),
             (
                 TurnKind::Follow,
                 if fact.same_subject.is_empty() {
@@ -193,7 +207,7 @@ impl<'g> Writer<'g> {
             });
         }
         let small_talk = fact.key.starts_with("smalltalk");
-        (!small_talk || open).then_some(Topic {
+        (!small_talk || open || self.free.is_some()).then_some(Topic {
             fact: turn.fact,
             style: turn.style,
             complained: false,
@@ -205,7 +219,14 @@ impl<'g> Writer<'g> {
         let question = self.grammar.question(fact, rng);
         if rng.chance(ASKED_WITH_WISHES) {
             let wishes = Wish::several(rng);
-            let user = with_wishes(&question.text, &wishes, rng);
+            let user = match self.free.filter(|(share, _)| rng.chance(*share)) {
+                Some((_, parts)) => {
+                    let words = wishes.iter().map(|wish| phrasing::words(*wish, parts, rng));
+                    let words: Vec<String> = words.collect();
+                    format!("{} {}", question.text, words.join(" "))
+                }
+                None => with_wishes(&question.text, &wishes, rng),
+            };
             let style = style.with_all(&wishes);
             let turn = self.answered(TurnKind::AskWish, user, (fact, style), rng);
             return Turn { wishes, ..turn };
@@ -214,8 +235,20 @@ impl<'g> Writer<'g> {
     }
 
     fn wish(&self, topic: Topic, rng: &mut Rng) -> Turn {
-        let wish = Wish::against(topic.style, rng);
-        let user = surface(rng.word(wish.wordings()), rng);
+        let free = self.free.filter(|(share, _)| rng.chance(*share));
+        let (wish, user) = match free {
+            Some((_, parts)) => {
+                let wish = match rng.chance(0.3) {
+                    true => *rng.pick(&Wish::ALL),
+                    false => Wish::against(topic.style, rng),
+                };
+                (wish, phrasing::words(wish, parts, rng))
+            }
+            None => {
+                let wish = Wish::against(topic.style, rng);
+                (wish, surface(rng.word(wish.wordings()), rng))
+            }
+        };
         let style = topic.style.with(wish);
         let turn = self.answered(TurnKind::Wish, user, (topic.fact, style), rng);
         Turn {

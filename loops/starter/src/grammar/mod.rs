@@ -6,6 +6,7 @@
 //! answer has one *content* (or several, for jokes) and sixteen *styles*.
 
 mod dialogue;
+mod phrasing;
 mod question;
 mod source;
 mod style;
@@ -14,6 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 pub use dialogue::{Dialogue, Dialogues, Turn, TurnKind};
+pub use phrasing::Parts;
 pub use question::{Question, with_wishes};
 pub use style::{Form, Greeting, Length, Register, Style, Tone, Wish};
 

@@ -15,7 +15,7 @@
 //! replaced by it.
 
 use hone_domain::{Message, Role, Token};
-use hone_nn::{Control, Learner, SoftTargets, TokenLoss, TrainRow, Under};
+use hone_nn::{Control, Learner, TokenLoss, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
 use super::choose::{Candidate, Unseen, best, fluent, part_unseen, wish_tokens};
@@ -24,7 +24,8 @@ use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
 use super::telling::{Asks, Telling, Way, all_ways, best_ways, forms};
 use super::wishes::{behind, copies, echoes, framed, last_question, turn_of, wishes, words_of};
-use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
+use super::{NnTrainer, TrainError, TrainJob, mean};
+use crate::gate::AtALoss;
 use crate::probe::is_looping;
 use crate::progress::Phase;
 use crate::trainer::{Lesson, WishTurns};
@@ -32,7 +33,7 @@ use crate::trainer::{Lesson, WishTurns};
 /// Longest instruction that is made of a person's words, in tokens.
 const REWRITE_TOKENS: usize = 32;
 /// Fewer answers teach nothing.
-const ANSWERS_MIN: usize = 3;
+pub(super) const ANSWERS_MIN: usize = 3;
 /// Nats per token below which an older wish opposes the answers to a newer one.
 const CONFLICT_NATS: f32 = -0.02;
 
@@ -56,6 +57,8 @@ pub(super) struct Distilled {
     pub(super) relevance: f32,
     /// Mean length of what the model answers that reads the words, in tokens.
     pub(super) told_tokens: f32,
+    /// How sure the model is of its answers with the words and of its own without, where it is at a loss.
+    pub(super) at_a_loss: Option<AtALoss>,
     /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
     /// it, for the gate.
     pub(super) unseen: Unseen,
@@ -147,6 +150,10 @@ impl NnTrainer {
         let ways = all_ways(&first);
         let part = (&asked[..half], first.as_slice(), ways.as_slice());
         let (mut all, counts) = self.sample(learner, job, part, found, control)?;
+        found.at_a_loss = self.at_a_loss(learner, &all, control)?;
+        if found.at_a_loss.is_some() {
+            return Ok(());
+        }
         self.drop_replaced(learner, &asked, &all, found, control)?;
         self.gains(learner, &asked, &mut all, found, control)?;
         let still = |wish: &String| found.wishes.contains(wish);
@@ -556,59 +563,6 @@ impl NnTrainer {
             }
             found.rows.push(row);
             found.wish_tokens.push(tokens);
-        }
-        Ok(())
-    }
-
-    /// What the base model gives its likeliest tokens at every place of these rows.
-    fn soft(
-        &self,
-        learner: &mut Learner,
-        mut rows: Vec<TrainRow>,
-        control: &mut dyn FnMut() -> Control,
-    ) -> Result<Vec<Vec<SoftTargets>>, TrainError> {
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        for loss in rows.iter_mut().flat_map(|row| &mut row.loss) {
-            loss.temperature = self.learner.hint_temperature.max(0.1);
-        }
-        let k = self.learner.context.soft_top_k;
-        let tops = learner
-            .top_logprobs((&rows, Under::Reference), k, control)
-            .map_err(stopped)?;
-        let soft = |top: Vec<(u32, f32)>| {
-            let pairs = top.into_iter().map(|(id, p)| (id, p.exp().min(1.0)));
-            let (ids, probs) = pairs.unzip();
-            SoftTargets { ids, probs }
-        };
-        let rows = tops.into_iter();
-        Ok(rows
-            .map(|row| row.into_iter().map(soft).collect())
-            .collect())
-    }
-
-    /// Adds the base model's own answers to some generic prompts, to be given as before.
-    fn anchor(
-        &self,
-        learner: &mut Learner,
-        job: &TrainJob,
-        found: &mut Distilled,
-        control: &mut dyn FnMut() -> Control,
-    ) -> Result<(), TrainError> {
-        let mut pause = || control() == Control::Stop;
-        job.progress.enter(Phase::Answers);
-        let these = self.anchor_answers(job.batch.0.as_u128(), &mut pause)?;
-        job.progress.enter(Phase::Scores);
-        let rows = these.iter();
-        let rows: Vec<TrainRow> = rows.map(|a| imitated(&a.prompt, &a.said)).collect();
-        let soft = self.soft(learner, rows.clone(), control)?;
-        for (mut row, soft) in rows.into_iter().zip(soft) {
-            for (loss, soft) in row.loss.iter_mut().zip(soft) {
-                loss.soft = Some(soft);
-            }
-            found.rows.push(row);
-            found.wish_tokens.push(Vec::new());
         }
         Ok(())
     }

@@ -64,6 +64,7 @@ pub(super) fn measure(
         fact_gains: Vec::new(),
         wish: None,
         unlearnable: false,
+        at_a_loss: None,
         told_tokens: 0.0,
         differences,
     })

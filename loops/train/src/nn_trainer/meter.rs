@@ -12,7 +12,7 @@ use super::{NnTrainer, TrainError, mean};
 use crate::gate::{WishMeter, interval};
 
 /// Generic prompts whose answers by the base model a candidate is held against.
-const KEPT_PROMPTS: usize = 20;
+pub(super) const KEPT_PROMPTS: usize = 20;
 /// Generic prompts that are answered for the meter.
 const METER_PROMPTS: usize = 8;
 /// Longest of these answers, in tokens.
@@ -97,6 +97,7 @@ impl NnTrainer {
             told: distilled.gain,
             surely_less: interval(&differences).is_some_and(|i| i.high < 0.0),
             likelier: (!likelier.is_empty()).then(|| mean(&likelier)),
+            surely_unlikelier: interval(&likelier).is_some_and(|i| i.high < 0.0),
         }))
     }
 

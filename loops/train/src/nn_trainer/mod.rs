@@ -1,6 +1,7 @@
 //! The real trainer: an adapter on the model that is served, by nn's learner.
 
 mod answers;
+mod base_answers;
 mod choose;
 mod context;
 mod guided;
@@ -217,6 +218,7 @@ impl NnTrainer {
             fact_gains: kept.fact_gains,
             wish,
             unlearnable: !distilled.wishes.is_empty() && distilled.kept == 0,
+            at_a_loss: distilled.at_a_loss,
             told_tokens: distilled.told_tokens,
             ..measured
         })
