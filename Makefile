@@ -201,7 +201,7 @@ openapi: ## write docs/openapi.json, from which the page's types are made
 	$(CARGO) run --quiet --locked -p hone -- openapi > target/openapi.json
 	mv target/openapi.json docs/openapi.json
 
-starter: ## train the built-in model again from its seed (about twenty minutes)
+starter: ## train the built-in model again from its seed (about half an hour)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
 	$(HONE) starter train --out target/starter
 	$(HONE) starter eval --model target/starter
