@@ -16,12 +16,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::attempts::{Attempts, Place};
-use crate::error::{secret_error, store_error, too_many, wrong_password};
+use crate::error::{outdated_key, secret_error, store_error, too_many, wrong_password};
 use crate::groups::Groups;
 use crate::known::{Known, Memory, Recall};
 use crate::lock::locked;
 use crate::oidc::Tokens;
-use crate::secrets::Cost;
 use crate::{Allowance, Caller, Error, PeopleConfig, Via, audit, oidc, secrets};
 
 /// Longest that somebody waits for others' secrets to be hashed.
@@ -40,8 +39,6 @@ pub struct Directory {
     pub(crate) config: PeopleConfig,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) hashing: Arc<Semaphore>,
-    /// Keys have places of their own: who signs in does not hold up who has one.
-    pub(crate) hashing_keys: Arc<Semaphore>,
     /// By name and place: who tries elsewhere locks nobody out here.
     pub(crate) names: Mutex<Attempts<(String, Place)>>,
     /// By name alone, for those who never signed in under it from where they are.
@@ -82,7 +79,6 @@ impl Directory {
         let directory = Self {
             memory: Mutex::new(Memory::new(rows)),
             hashing: Arc::new(Semaphore::new(config.hashing_parallel)),
-            hashing_keys: Arc::new(Semaphore::new(config.hashing_parallel)),
             names: Mutex::new(Attempts::new(tries, window_ms, rows)),
             everywhere: Mutex::new(Attempts::new(tries * TRIES_PER_NAME, window_ms, rows)),
             welcome: Mutex::default(),
@@ -207,9 +203,8 @@ impl Directory {
         if let Some(wait_ms) = wait_ms {
             return Err(too_many(wait_ms));
         }
-        let (hash, sent) = (stored.hash.clone(), key.to_owned());
-        let is_right = move || secrets::is_of(&hash, &sent);
-        if !slowly(&self.hashing_keys, is_right).await? {
+        let kept = stored.sha256.ok_or_else(|| outdated_key(id))?;
+        if !secrets::same(&kept.0, &secrets::digest(key).0) {
             locked(&self.key_addresses).failed(&address, now_ms);
             return Ok(None);
         }
@@ -294,7 +289,7 @@ impl Directory {
             Some(hash) => hash.clone(),
             None => self.nobodys_hash().await?,
         };
-        let is_right = self.is_of(hash, password).await? && stored.is_some();
+        let is_right = self.verify_password(hash, password).await? && stored.is_some();
         Ok(user.filter(|_| is_right))
     }
 
@@ -336,21 +331,28 @@ impl Directory {
             return Ok(false);
         };
         locked(&self.names).failed(&own, now_ms);
-        let is_right = self.is_of(hash, password).await;
+        let is_right = self.verify_password(hash, password).await;
         if !matches!(is_right, Ok(false)) {
             locked(&self.names).take_back(&own);
         }
         is_right
     }
 
-    /// Hashes a secret off the async threads, few at a time.
-    pub async fn hash(&self, secret: String, cost: Cost) -> Result<String, Error> {
-        let hash = slowly(&self.hashing, move || secrets::hash(&secret, cost)).await?;
+    /// Hashes a password off the async threads, few at a time.
+    pub async fn hash_password(&self, password: String) -> Result<String, Error> {
+        let hash = slowly(&self.hashing, move || secrets::hash_password(&password)).await?;
         hash.map_err(|e| secret_error(&e))
     }
 
-    pub(crate) async fn is_of(&self, hash: String, secret: String) -> Result<bool, Error> {
-        slowly(&self.hashing, move || secrets::is_of(&hash, &secret)).await
+    pub(crate) async fn verify_password(
+        &self,
+        hash: String,
+        password: String,
+    ) -> Result<bool, Error> {
+        slowly(&self.hashing, move || {
+            secrets::verify_password(&hash, &password)
+        })
+        .await
     }
 
     pub(crate) async fn nobodys_hash(&self) -> Result<String, Error> {
@@ -358,19 +360,19 @@ impl Directory {
         if let Some(hash) = HASH.get() {
             return Ok(hash.clone());
         }
-        let hash = self.hash("nobody".to_owned(), Cost::PASSWORD).await?;
+        let hash = self.hash_password("nobody".to_owned()).await?;
         Ok(HASH.get_or_init(|| hash).clone())
     }
 }
 
-/// Works on a secret off the async threads, where there is a place.
+/// Hashes or verifies a password off the async threads, where there is a place.
 pub(crate) async fn slowly<T: Send + 'static>(
     places: &Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
     let busy = || Error::Unavailable {
         code: "busy",
-        message: "too many secrets are being checked; try again in a moment".to_owned(),
+        message: "too many passwords are being checked; try again in a moment".to_owned(),
     };
     let place = timeout(HASHING_TIMEOUT, places.clone().acquire_owned()).await;
     let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
@@ -379,7 +381,7 @@ pub(crate) async fn slowly<T: Send + 'static>(
         work()
     });
     done.await
-        .map_err(|_| Error::Internal("a secret could not be checked".to_owned()))
+        .map_err(|_| Error::Internal("a password could not be checked".to_owned()))
 }
 
 impl Directory {

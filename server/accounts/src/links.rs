@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::Error;
 use crate::error::{secret_error, store_error, too_many};
 use crate::lock::locked;
-use crate::secrets::{self, Cost};
+use crate::secrets;
 use crate::{Allowance, Caller, Via};
 use crate::{Directory, Signed, audit};
 use hone_domain::LOCAL_OWNER;
@@ -116,7 +116,7 @@ impl Directory {
             return Err(name_taken(&guest.name));
         }
         let user = User {
-            password: Some(self.hash(guest.password, Cost::PASSWORD).await?),
+            password: Some(self.hash_password(guest.password).await?),
             name: guest.name,
             role: invite.role,
             disabled: false,

@@ -15,7 +15,7 @@ use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::guard::{Shown, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls, shown};
 use hone_accounts::links::Guest;
-use hone_accounts::secrets::{self, Cost, csrf};
+use hone_accounts::secrets::{self, csrf};
 use hone_accounts::{Caller, Via};
 use hone_accounts::{Signed, audit, store_error};
 use hone_api_types::people::{
@@ -213,7 +213,7 @@ pub async fn password(
         return Err(ApiError::invalid("old", "the present password is another"));
     }
     let change = UserChange {
-        password: Some(people.hash(body.new, Cost::PASSWORD).await?),
+        password: Some(people.hash_password(body.new).await?),
         ..UserChange::default()
     };
     let change = PeopleChange::ChangeUser(caller.owner.clone(), change);

@@ -15,7 +15,7 @@ use crate::Http;
 use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use hone_accounts::Caller;
-use hone_accounts::secrets::{self, Cost};
+use hone_accounts::secrets;
 use hone_accounts::{audit, expiry, store_error};
 use hone_api_types::people::{
     KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_role,
@@ -136,7 +136,7 @@ async fn fresh(http: &Http, wanted: Wanted) -> Result<(ApiKey, String), ApiError
         owner: wanted.owner,
         label: wanted.label,
         role: wanted.role,
-        hash: http.people.hash(made.key.clone(), Cost::KEY).await?,
+        sha256: Some(secrets::digest(&made.key)),
         limits: wanted.limits,
         despite_store_false: wanted.despite_store_false,
         raw_logprobs: wanted.raw_logprobs,

@@ -15,7 +15,7 @@ use crate::Http;
 use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use hone_accounts::links::{name_taken, url};
-use hone_accounts::secrets::{self, Cost};
+use hone_accounts::secrets;
 use hone_accounts::{audit, store_error};
 use hone_api_types::people::{
     InviteReply, InviteRequest, UserList, UserPatch, UserReply, UserRequest, parse_name,
@@ -76,7 +76,7 @@ pub async fn add_user(
         None => None,
         Some(password) => {
             parse_password("password", &password)?;
-            Some(people.hash(password, Cost::PASSWORD).await?)
+            Some(people.hash_password(password).await?)
         }
     };
     let user = User {
@@ -151,7 +151,7 @@ pub async fn change_user(
     };
     let hashed = match &password {
         None => None,
-        Some(password) => Some(people.hash(password.clone(), Cost::PASSWORD).await?),
+        Some(password) => Some(people.hash_password(password.clone()).await?),
     };
     let detail = json!({
         "role": role.map(UserRole::as_str), "disabled": body.disabled,

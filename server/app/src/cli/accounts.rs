@@ -14,7 +14,7 @@ use hone_runtime::{Clock, SystemClock};
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
-use hone_accounts::secrets::{self, Cost};
+use hone_accounts::secrets;
 use hone_accounts::{PeopleConfig, expiry, is_name, password_fault};
 
 use crate::config::{Config, Sources};
@@ -322,10 +322,10 @@ impl Desk {
         let old = self.ledger.key(id).await.map_err(|e| e.to_string())?;
         let old = old.ok_or_else(|| no_key(id))?;
         expiry::check_rotated(old.expires_ms, self.now_ms, "`hone key add`")?;
-        let (made, hash) = fresh_key()?;
+        let made = secrets::new_key().map_err(|e| e.to_string())?;
         let successor = ApiKey {
             id: made.id.clone(),
-            hash,
+            sha256: Some(secrets::digest(&made.key)),
             created_ms: self.now_ms,
             used_ms: None,
             ..old
@@ -358,12 +358,6 @@ fn no_key(id: &str) -> String {
     format!("no key {id} is in use; `hone key list` shows them")
 }
 
-fn fresh_key() -> Result<(secrets::NewKey, String), String> {
-    let made = secrets::new_key().map_err(|e| e.to_string())?;
-    let hash = secrets::hash(&made.key, Cost::KEY).map_err(|e| e.to_string())?;
-    Ok((made, hash))
-}
-
 /// A password as its hash: asked for twice, or one line of what is piped in.
 fn ask_password() -> Result<String, String> {
     let failed = |error: std::io::Error| format!("the password could not be read: {error}");
@@ -384,7 +378,7 @@ fn ask_password() -> Result<String, String> {
     if let Some(fault) = password_fault(&password) {
         return Err(fault);
     }
-    secrets::hash(&password, Cost::PASSWORD).map_err(|e| e.to_string())
+    secrets::hash_password(&password).map_err(|e| e.to_string())
 }
 
 /// `hone user`.
@@ -495,13 +489,13 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
             limits,
             place,
         } => at_desk(&place, async |desk| {
-            let (made, hash) = fresh_key()?;
+            let made = secrets::new_key().map_err(|e| e.to_string())?;
             let wanted = ApiKey {
                 id: made.id,
                 owner,
                 label: name,
                 role,
-                hash,
+                sha256: Some(secrets::digest(&made.key)),
                 limits: limits.rates(),
                 despite_store_false,
                 raw_logprobs: None,
