@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use hone_tests::{TestHouse, ask, client, temporary};
+use hone_tests::{TestApp, ask, client, temporary};
 use serde_json::Value;
 
 fn deploy() -> PathBuf {
@@ -81,11 +81,11 @@ fn told_in_the_docs(page: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_names_metrics_and_labels_that_exist() {
     let (_guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &[]).await.unwrap();
-    house.chat(ask("Hello!", 1)).await.unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
+    app.chat(ask("Hello!", 1)).await.unwrap();
     let page = client()
         .unwrap()
-        .get(format!("{}/metrics", house.url))
+        .get(format!("{}/metrics", app.url))
         .send()
         .await
         .unwrap();
@@ -129,5 +129,5 @@ async fn every_query_names_metrics_and_labels_that_exist() {
         }
     }
     assert!(!labels.contains_key("hone_no_such_metric"));
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Who may use the house, and the record of who did what.
+//! Who may use the server, and the record of who did what.
 
 use async_trait::async_trait;
 use hone_domain::{Digest, Millis, RateLimits, UserRole};

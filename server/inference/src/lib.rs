@@ -61,7 +61,7 @@ pub use render::template_message;
 pub use shape::{Calls, Loose, Pattern, Shape};
 pub use takes::Takes;
 
-/// What the door needs of the house.
+/// What the door needs of the server.
 pub struct Door {
     /// Answers asks.
     pub backend: Arc<dyn Backend>,

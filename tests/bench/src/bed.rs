@@ -96,7 +96,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Starts an engine as configured for a house.
+    /// Starts an engine as configured for a server.
     pub(super) fn new(bench: &Bench, builtin: &Builtin) -> Result<Self, String> {
         Self::of(bench, builtin, bench.config.serve.clone())
     }

@@ -49,7 +49,7 @@ pub(super) fn fetch(id: &HubId, access: &HubAccess) -> Result<PathBuf, String> {
         id,
         access,
     };
-    // Whoever starts the house is inside of an async runtime already.
+    // Whoever starts the server is inside of an async runtime already.
     let fetched = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! What the judge's side of the house can be trusted with: how often verdicts are right, whether
+//! What the judge's side of the server can be trusted with: how often verdicts are right, whether
 //! requests find their sessions, whether every turn is accounted for, whether a next state can command
 //! its judge, whether broken certificates are seen, and whether one user's secrets reach another.
 //!

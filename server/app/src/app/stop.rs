@@ -1,17 +1,17 @@
-//! How a house ends: door first, then the engine, then the rooms, the recorder last.
+//! How a server ends: door first, then the engine, then the rooms, the recorder last.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::House;
+use super::App;
 
 /// How long aborted completions may take to reach their end.
 const ABORT_GRACE: Duration = Duration::from_secs(3);
 /// How often the engine's life is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-impl House {
+impl App {
     /// Waits until serving has failed for good; the others are restarted instead.
     pub async fn failed(&self) -> String {
         loop {

@@ -46,8 +46,8 @@ use hone_net::tls::Tls;
 use hone_train::Importer;
 pub use people::FirstLink;
 
-/// A running house.
-pub struct House {
+/// A running server.
+pub struct App {
     /// Where the door listens.
     pub addr: SocketAddr,
     /// Where data lives.
@@ -87,7 +87,7 @@ async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String>
     Ok((listener, addr))
 }
 
-impl House {
+impl App {
     /// Opens the store, loads the model, binds the port, starts the rooms, reads which sessions are
     /// open, opens the door, in this order; the error says what to do.
     pub fn start(config: Config) -> impl Future<Output = Result<Self, String>> {
@@ -168,7 +168,7 @@ impl House {
     }
 
     /// Holds the hands of a loop, or lets them go: see [`hone_runtime::Switch::hold`]. False where
-    /// no such loop runs. Only whoever holds the house itself can do that; no request can.
+    /// no such loop runs. Only whoever holds the app itself can do that; no request can.
     pub fn hold(&self, name: &str, held: bool) -> bool {
         let switch = self.http.board.switch(name);
         switch.is_some_and(|switch| {

@@ -30,7 +30,7 @@ pub struct FirstLink {
 /// How often uses of keys and sign-ins are noted.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
 
-/// Looks for changes of other processes, and notes uses, until the house stops.
+/// Looks for changes of other processes, and notes uses, until the server stops.
 pub(super) fn watch(commons: &Commons, tasks: &mut JoinSet<()>) {
     let every = Duration::from_millis(commons.config.people.look_ms);
     let (name, people) = (("people", commons.board.clone()), commons.people.clone());

@@ -1,4 +1,4 @@
-//! A house that learns, and a collector that is played here and reads what really arrives.
+//! A server that learns, and a collector that is played here and reads what really arrives.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use toml::Value as Toml;
 use uuid::Uuid;
 
+use crate::app::App;
 use crate::config::{Config, Sources};
-use crate::house::House;
 
 /// What arrived, as it came.
 #[derive(Clone, Default)]
@@ -101,7 +101,7 @@ fn config(data: &Path, endpoint: &str) -> Config {
     Config::load(&sources).unwrap()
 }
 
-/// Says what must never leave the house: words, names, keys.
+/// Says what must never leave the process: words, names, keys.
 const CANARY: &str = "kanarienvogel";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
@@ -182,12 +182,12 @@ fn check_chat(chat: &Span) {
 async fn a_trace_leads_from_the_request_to_the_step_that_learned_from_it() {
     let data = tempfile::tempdir().unwrap();
     let (collector, endpoint) = Collector::start().await;
-    let house = House::start(config(data.path(), &endpoint)).await.unwrap();
-    let url = format!("http://{}", house.addr);
+    let app = App::start(config(data.path(), &endpoint)).await.unwrap();
+    let url = format!("http://{}", app.addr);
     let turn = lesson(&url, true).await;
     let own = lesson(&url, false).await;
     collector.whole().await;
-    assert!(house.stop().await);
+    assert!(app.stop().await);
 
     let (chat, other) = (collector.chat(&turn), collector.chat(&own));
     check_chat(&chat);
@@ -223,7 +223,7 @@ async fn a_trace_leads_from_the_request_to_the_step_that_learned_from_it() {
     for (_, body) in collector.0.lock().unwrap().iter() {
         let text = String::from_utf8_lossy(body);
         for canary in [CANARY, "Do you know"] {
-            assert!(!text.contains(canary), "user text left the house: {text}");
+            assert!(!text.contains(canary), "user text left the process: {text}");
         }
     }
 }
@@ -234,8 +234,8 @@ async fn a_collector_that_is_gone_changes_nothing() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", gone.local_addr().unwrap());
     drop(gone);
-    let house = House::start(config(data.path(), &endpoint)).await.unwrap();
-    let url = format!("http://{}", house.addr);
+    let app = App::start(config(data.path(), &endpoint)).await.unwrap();
+    let url = format!("http://{}", app.addr);
     assert!(lesson(&url, false).await.starts_with("turn_"));
-    assert!(house.stop().await);
+    assert!(app.stop().await);
 }

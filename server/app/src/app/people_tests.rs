@@ -1,4 +1,4 @@
-//! The command line beside a running house, the first link, and a log without secrets. Children
+//! The command line beside a running server, the first link, and a log without secrets. Children
 //! are this test binary running one test of its own.
 
 #![allow(clippy::unwrap_used)]
@@ -29,7 +29,7 @@ fn child() {
 fn hone(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["house::people_tests::child", "--exact", "--nocapture"])
+        .args(["app::people_tests::child", "--exact", "--nocapture"])
         .env(ARGUMENTS, arguments.join("\n"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,10 +1,10 @@
-//! What can change while the house runs: keys and hosts of the configuration, limits, the level of
+//! What can change while the server runs: keys and hosts of the configuration, limits, the level of
 //! the log, the certificate.
 
 use hone_ledger::AuditEntry;
 use serde_json::json;
 
-use super::{House, guard_of};
+use super::{App, guard_of};
 use crate::config::Config;
 use crate::logs;
 use hone_api::guard::Guard;
@@ -22,7 +22,7 @@ const AT_ONCE: [&str; 5] = [
 /// Who acts in the audit log: whoever may send the process a signal.
 const ACTOR: &str = "signal";
 
-impl House {
+impl App {
     /// Takes over what of a configuration can change now. Returns the keys that wait for a restart.
     ///
     /// # Errors
