@@ -157,7 +157,7 @@ impl Voices {
 
 /// Everything of one run.
 struct Run {
-    commons: Commons,
+    resources: Resources,
     collect: Lane<hone_collect::State, CollectHands>,
     judge: Lane<hone_judge::State, JudgeHands>,
     train: Lane<Train, TrainHands>,
@@ -168,7 +168,7 @@ struct Run {
 }
 
 /// What the rooms share.
-struct Commons {
+struct Resources {
     folder: tempfile::TempDir,
     raw: Arc<SqliteLedger>,
     clock: Arc<ManualClock>,
@@ -177,7 +177,7 @@ struct Commons {
     door: Door,
 }
 
-impl Commons {
+impl Resources {
     fn collect(&self, ledger: Arc<SimLedger>) -> hone_collect::Ctx {
         hone_collect::Ctx {
             ledger,
@@ -237,7 +237,7 @@ impl Run {
         let (to_collect, collect_inbox) = queue(256, Overflow::DropNewest);
         let (to_judge, judge_inbox) = queue::<Wake>(1, Overflow::DropOldest);
         let (to_train, train_inbox) = queue::<Wake>(1, Overflow::DropOldest);
-        let commons = Commons {
+        let resources = Resources {
             folder,
             raw,
             clock: Arc::new(ManualClock::at(BEGINNING_MS)),
@@ -247,23 +247,23 @@ impl Run {
         };
         let stop = ShutdownTrigger::new();
         let collect = (
-            hone_collect::State::new(collect_config(), commons.ids.clone()),
-            CollectHands::new(commons.collect(collects.clone()), to_judge),
+            hone_collect::State::new(collect_config(), resources.ids.clone()),
+            CollectHands::new(resources.collect(collects.clone()), to_judge),
         );
         let judge = (
-            hone_judge::State::new(judge_config(), commons.ids.clone(), false),
-            JudgeHands::new(commons.judge(judges.clone()), to_train),
+            hone_judge::State::new(judge_config(), resources.ids.clone(), false),
+            JudgeHands::new(resources.judge(judges.clone()), to_train),
         );
         let train = (
-            Train::new(train_config(commons.folder.path())),
-            TrainHands::start(commons.train(trains.clone()), stop.signal()).unwrap(),
+            Train::new(train_config(resources.folder.path())),
+            TrainHands::start(resources.train(trains.clone()), stop.signal()).unwrap(),
         );
         let mode = |of| stall.mode(of);
         Self {
             collect: Lane::new(collect, collect_inbox, collects, (mode(Loop::Collect), 16)),
             judge: Lane::new(judge, judge_inbox, judges, (mode(Loop::Judge), 12)),
             train: Lane::new(train, train_inbox, trains, (mode(Loop::Train), 4)),
-            commons,
+            resources,
             plant,
             serve: mode(Loop::Serve),
             _stop: stop,
@@ -275,10 +275,10 @@ impl Run {
         let (mut users, mut voices) = (Users::default(), Voices::default());
         let (mut rng, mut completions) = (Rng::new(5), 0);
         for at_ms in 0..SPAN_MS {
-            let now_ms = self.commons.clock.now_ms();
+            let now_ms = self.resources.clock.now_ms();
             let mut moment = Moment {
-                door: &self.commons.door,
-                ids: &*self.commons.ids,
+                door: &self.resources.door,
+                ids: &*self.resources.ids,
                 rng: &mut rng,
                 now_ms,
             };
@@ -294,7 +294,11 @@ impl Run {
             }
             users.look();
             if at_ms % ASK_EVERY_MS == 0 {
-                voices.speak(&stock.open, (&self.commons.ids, &self.commons.door), now_ms);
+                voices.speak(
+                    &stock.open,
+                    (&self.resources.ids, &self.resources.door),
+                    now_ms,
+                );
             }
             self.collect.pass(now_ms).await;
             let rests = self.plant == Plant::JudgeWaitsForTrain && {
@@ -304,13 +308,13 @@ impl Run {
                 self.judge.pass(now_ms).await;
             }
             self.train.pass(now_ms).await;
-            self.commons.clock.advance(1);
+            self.resources.clock.advance(1);
         }
         self.sum_up(completions, voices.heard()).await
     }
 
     async fn sum_up(self, completions: u64, heard: u64) -> Work {
-        let counts = self.commons.raw.counts().await.unwrap();
+        let counts = self.resources.raw.counts().await.unwrap();
         let work = Work {
             completions,
             recorded: self.collect.number("turns_recorded_total"),
@@ -319,19 +323,19 @@ impl Run {
             steps: counts.versions + counts.refused,
         };
         // A loop that ran out of work would say nothing about its throughput.
-        let now_ms = self.commons.clock.now_ms();
-        let left = self.commons.raw.ready(now_ms).await.unwrap();
+        let now_ms = self.resources.clock.now_ms();
+        let left = self.resources.raw.ready(now_ms).await.unwrap();
         let left = left.iter().map(|ready| ready.count).sum::<usize>();
         assert!(left > 4, "the trainer ran out of work: {work:?}");
         let left = self
-            .commons
+            .resources
             .raw
             .claim_transitions(10, 1, now_ms)
             .await
             .unwrap();
         assert!(left.len() == 10, "the judge ran out of work: {work:?}");
-        assert!(self.commons.raw.check_laws().await.unwrap().is_empty());
-        self.commons.raw.close().await;
+        assert!(self.resources.raw.check_laws().await.unwrap().is_empty());
+        self.resources.raw.close().await;
         work
     }
 }

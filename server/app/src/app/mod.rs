@@ -1,8 +1,8 @@
 //! The wiring: which room holds which end of which link.
 
-mod commons;
 mod people;
 mod reload;
+mod resources;
 mod rooms;
 mod stop;
 
@@ -25,7 +25,6 @@ use crate::device::{self, OpenCuda};
 use crate::files;
 use crate::hub::HubAccess;
 use crate::model::{self, Served};
-use commons::Commons;
 use hone_accounts::audit::Audit;
 use hone_api::acts::Acts;
 use hone_api::bodies::Bodies;
@@ -45,6 +44,7 @@ use hone_net::listen::{ListenLimits, listen};
 use hone_net::tls::Tls;
 use hone_train::Importer;
 pub use people::FirstLink;
+use resources::Resources;
 
 /// A running server.
 pub struct App {
@@ -105,43 +105,44 @@ impl App {
         let tls = config.http.tls().map(Tls::load).transpose()?;
         let address = config.http.address()?;
         let (listener, addr) = bound(address).await?;
-        let commons = commons::open(&config).await?;
-        people::check_public(&commons, addr)?;
-        let scrub = rooms::scrub(&commons);
+        let resources = resources::open(&config).await?;
+        people::check_public(&resources, addr)?;
+        let scrub = rooms::scrub(&resources);
         scrub.at_start().await;
         let mut tasks = JoinSet::new();
         let (to_judge, from_collect) = queue(1, Overflow::DropOldest);
         let (to_train, from_judge) = queue(1, Overflow::DropOldest);
-        let collect = rooms::collect(&commons, to_judge, &mut tasks);
-        let (backend, engine) = rooms::serve(&commons, &served)?;
+        let collect = rooms::collect(&resources, to_judge, &mut tasks);
+        let (backend, engine) = rooms::serve(&resources, &served)?;
         let computed = served.builtin.as_ref().zip(engine.as_deref());
         let computed = computed.map(|(builtin, engine)| model::computed_by(builtin, engine));
-        let base = rooms::base(&commons, &served, engine.clone());
-        rooms::judge(&commons, (from_collect, to_train), base, &mut tasks).await?;
-        rooms::train(&commons, (&served, engine.clone()), from_judge, &mut tasks)?;
+        let base = rooms::base(&resources, &served, engine.clone());
+        rooms::judge(&resources, (from_collect, to_train), base, &mut tasks).await?;
+        let serving = (&served, engine.clone());
+        rooms::train(&resources, serving, from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
-        let eraser = rooms::eraser(&commons, backend.clone(), &mut tasks);
-        rooms::in_place(&commons, &mut tasks);
-        rooms::scrubbing(&commons, (scrub, backend.clone()), &mut tasks);
+        let eraser = rooms::eraser(&resources, backend.clone(), &mut tasks);
+        rooms::in_place(&resources, &mut tasks);
+        rooms::scrubbing(&resources, (scrub, backend.clone()), &mut tasks);
         let door = backend.map(|backend| {
             let parts = (backend, &served, collect.clone());
-            Arc::new(door_of(&commons, parts, &abort))
+            Arc::new(door_of(&resources, parts, &abort))
         });
-        let importer = rooms::importer(&commons, &served);
+        let importer = rooms::importer(&resources, &served);
         let http = http_of(
-            &commons,
+            &resources,
             (door, collect),
             (eraser, importer),
             (computed, addr),
         )?;
         let http = Arc::new(http);
-        people::watch(&commons, &mut tasks);
-        let first_link = people::first_link(&commons, addr).await?;
-        rooms::measures(&commons, &http, &mut tasks);
-        rooms::remember(&commons).await;
+        people::watch(&resources, &mut tasks);
+        let first_link = people::first_link(&resources, addr).await?;
+        rooms::measures(&resources, &http, &mut tasks);
+        rooms::remember(&resources).await;
         let stop_listening = ShutdownTrigger::new();
         let limits = (limits_of(&config), stop_listening.signal());
-        let acceptor = rooms::tls(&commons, tls.as_ref(), &mut tasks)?;
+        let acceptor = rooms::tls(&resources, tls.as_ref(), &mut tasks)?;
         let listening = tokio::spawn(listen((listener, acceptor), router(http.clone()), limits));
         Ok(Self {
             addr,
@@ -149,10 +150,10 @@ impl App {
             model: config.model.served_name(),
             first_link,
             tls,
-            telemetry: commons.telemetry,
-            stops: commons.stops,
+            telemetry: resources.telemetry,
+            stops: resources.stops,
             http,
-            ledger: commons.ledger,
+            ledger: resources.ledger,
             engine,
             rooms: tasks,
             listening,
@@ -206,28 +207,28 @@ fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
 }
 
 fn door_of(
-    commons: &Commons,
+    resources: &Resources,
     (backend, served, collect): (Arc<dyn Backend>, &Served, Option<Outbox<Input>>),
     abort: &ShutdownTrigger,
 ) -> Door {
-    let config = &commons.config;
+    let config = &resources.config;
     Door {
         backend,
         language: served.language.clone(),
         takes: OnceLock::new(),
-        index: commons.index.clone(),
+        index: resources.index.clone(),
         collect,
-        rules: commons.rules.clone(),
-        policies: commons.policies.reader(),
-        late: commons.late.clone(),
-        troubles: commons.troubles.clone(),
-        clock: commons.clock.clone(),
-        ids: commons.ids.clone(),
+        rules: resources.rules.clone(),
+        policies: resources.policies.reader(),
+        late: resources.late.clone(),
+        troubles: resources.troubles.clone(),
+        clock: resources.clock.clone(),
+        ids: resources.ids.clone(),
         limits: config.http.door_limits(),
-        meters: commons.meters.clone(),
+        meters: resources.meters.clone(),
         counters: DoorCounters::default(),
         live: Live::default(),
-        telemetry: commons.telemetry.clone(),
+        telemetry: resources.telemetry.clone(),
         embedding: Places::new(1),
         apart: Places::new(config.model.thread_count()),
         abort: abort.signal(),
@@ -235,36 +236,36 @@ fn door_of(
 }
 
 fn http_of(
-    commons: &Commons,
+    resources: &Resources,
     (door, collect): (Option<Arc<Door>>, Option<Outbox<Input>>),
     (eraser, importer): (Arc<Eraser>, Importer),
     (computed, addr): (Option<Computed>, SocketAddr),
 ) -> Result<Http, String> {
-    let config = &commons.config;
+    let config = &resources.config;
     Ok(Http {
         door,
         collect,
-        ledger: commons.ledger.clone(),
-        personal: commons.personal.clone(),
+        ledger: resources.ledger.clone(),
+        personal: resources.personal.clone(),
         eraser,
         importer: Arc::new(importer),
         paired: Arc::default(),
         binding: config.binding.clone(),
-        rules: commons.rules.clone(),
-        versions: commons.versions.clone(),
-        policies: commons.policies.clone(),
-        under_way: job_of(commons.under_way.reader()),
-        board: commons.board.clone(),
-        clock: commons.clock.clone(),
-        ids: commons.ids.clone(),
+        rules: resources.rules.clone(),
+        versions: resources.versions.clone(),
+        policies: resources.policies.clone(),
+        under_way: job_of(resources.under_way.reader()),
+        board: resources.board.clone(),
+        clock: resources.clock.clone(),
+        ids: resources.ids.clone(),
         models: ModelNames {
             name: config.model.served_name(),
             aliases: config.model.aliases.clone(),
-            created: commons.clock.now_ms() / 1_000,
+            created: resources.clock.now_ms() / 1_000,
         },
-        people: commons.people.clone(),
-        audit: Audit::new(commons.audit.clone(), commons.clock.clone()),
-        meters: commons.meters.clone(),
+        people: resources.people.clone(),
+        audit: Audit::new(resources.audit.clone(), resources.clock.clone()),
+        meters: resources.meters.clone(),
         computed,
         guard: Swap::new(guard_of(config, addr)?),
         life: Life::default(),
@@ -272,7 +273,7 @@ fn http_of(
         watch: Arc::new(Watch::new(
             config.console.clone(),
             config.train.batch_turns_min,
-            commons.troubles.clone(),
+            resources.troubles.clone(),
         )),
         settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Arc::new(Page::from_config(&config.console.page_dir)),
@@ -280,7 +281,7 @@ fn http_of(
         bodies: Bodies::new(&config.http),
         replays: Arc::new(Replays::new(
             config.http.replay_limits(),
-            commons.answers.clone(),
+            resources.answers.clone(),
         )),
         watchers: Arc::new(Semaphore::new(config.http.watchers_max)),
         config: config.http.clone(),

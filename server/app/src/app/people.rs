@@ -11,7 +11,7 @@ use hone_runtime::Shutdown;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::commons::Commons;
+use super::resources::Resources;
 use super::rooms::beside;
 use hone_accounts::{Directory, links};
 
@@ -31,10 +31,13 @@ pub struct FirstLink {
 const NOTE_EVERY: Duration = Duration::from_secs(60);
 
 /// Looks for changes of other processes, and notes uses, until the server stops.
-pub(super) fn watch(commons: &Commons, tasks: &mut JoinSet<()>) {
-    let every = Duration::from_millis(commons.config.people.look_ms);
-    let (name, people) = (("people", commons.board.clone()), commons.people.clone());
-    beside(name, commons.stops[1].signal(), tasks, move |stop| {
+pub(super) fn watch(resources: &Resources, tasks: &mut JoinSet<()>) {
+    let every = Duration::from_millis(resources.config.people.look_ms);
+    let (name, people) = (
+        ("people", resources.board.clone()),
+        resources.people.clone(),
+    );
+    beside(name, resources.stops[1].signal(), tasks, move |stop| {
         look(people.clone(), every, stop)
     });
 }
@@ -61,10 +64,10 @@ async fn look(people: Arc<Directory>, every: Duration, stop: Shutdown) {
 }
 
 /// Refuses an address that others can reach while nobody could come in but by a link in the log.
-pub(super) fn check_public(commons: &Commons, addr: SocketAddr) -> Result<(), String> {
-    let config = &commons.config;
+pub(super) fn check_public(resources: &Resources, addr: SocketAddr) -> Result<(), String> {
+    let config = &resources.config;
     let is_public = !addr.ip().is_loopback();
-    if !is_public || config.people.first_admin_link || is_inhabited(commons) {
+    if !is_public || config.people.first_admin_link || is_inhabited(resources) {
         return Ok(());
     }
     Err(format!(
@@ -73,23 +76,23 @@ pub(super) fn check_public(commons: &Commons, addr: SocketAddr) -> Result<(), St
 }
 
 /// Whether somebody has an account, a key or a token.
-fn is_inhabited(commons: &Commons) -> bool {
-    let people = &commons.people;
+fn is_inhabited(resources: &Resources) -> bool {
+    let people = &resources.people;
     people.has_users()
         || people.has_keys()
         || people.takes_tokens()
-        || !commons.config.http.keys.is_empty()
+        || !resources.config.http.keys.is_empty()
 }
 
 /// A link for the first admin, where people have to sign in and nobody could.
 pub(super) async fn first_link(
-    commons: &Commons,
+    resources: &Resources,
     addr: SocketAddr,
 ) -> Result<Option<FirstLink>, String> {
-    let (config, people) = (&commons.config, &commons.people);
+    let (config, people) = (&resources.config, &resources.people);
     let needed = config.people.asks_everybody() || !addr.ip().is_loopback();
     let file = config.store.folder()?.join(FIRST_LINK);
-    if !needed || is_inhabited(commons) {
+    if !needed || is_inhabited(resources) {
         // One of an earlier start leads nowhere any more.
         return match std::fs::remove_file(&file) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(unwritten(&file, &error)),

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use super::commons::Commons;
+use super::resources::Resources;
 use crate::config::{Config, ModelConfig};
 use crate::memory;
 use crate::model::{self, Served};
@@ -64,12 +64,12 @@ pub(super) fn beside<F, Fut>(
 /// Serve: asks and the newest policies in, deltas out.
 pub(super) type Serving = (Option<Arc<dyn Backend>>, Option<Arc<Engine>>);
 
-pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, String> {
-    if !commons.config.runs(Loop::Serve) {
+pub(super) fn serve(resources: &Resources, served: &Served) -> Result<Serving, String> {
+    if !resources.config.runs(Loop::Serve) {
         return Ok((None, None));
     }
     let Some(builtin) = served.builtin.clone() else {
-        let null = model::null_backend(commons.clock.clone());
+        let null = model::null_backend(resources.clock.clone());
         return Ok((Some(Arc::new(null)), None));
     };
     let device = builtin.device.as_deref();
@@ -84,11 +84,11 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
         executor: builtin.executor,
         device: builtin.device,
         end_tokens: builtin.end_tokens,
-        blobs: commons.blobs.clone(),
-        policies: commons.policies.reader(),
-        clock: commons.clock.clone(),
-        config: commons.config.serve.clone().sized(whole, free),
-        board: commons.board.clone(),
+        blobs: resources.blobs.clone(),
+        policies: resources.policies.reader(),
+        clock: resources.clock.clone(),
+        config: resources.config.serve.clone().sized(whole, free),
+        board: resources.board.clone(),
     });
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     memory::check_rest()?;
@@ -97,27 +97,27 @@ pub(super) fn serve(commons: &Commons, served: &Served) -> Result<Serving, Strin
 
 /// The base model as it may vote; none where no model is served.
 pub(super) fn base(
-    commons: &Commons,
+    resources: &Resources,
     served: &Served,
     engine: Option<Arc<Engine>>,
 ) -> Option<BaseParts> {
     Some(BaseParts {
         backend: engine?,
         language: served.language.clone(),
-        ids: commons.ids.clone(),
-        clock: commons.clock.clone(),
+        ids: resources.ids.clone(),
+        clock: resources.clock.clone(),
     })
 }
 
 /// TLS, where it is spoken: files in, certificates out.
 pub(super) fn tls(
-    commons: &Commons,
+    resources: &Resources,
     tls: Option<&Arc<Tls>>,
     tasks: &mut JoinSet<()>,
 ) -> Result<Option<TlsAcceptor>, String> {
     if let Some(tls) = tls {
-        let (name, watched) = (("certificate", commons.board.clone()), tls.clone());
-        beside(name, commons.stops[0].signal(), tasks, move |stop| {
+        let (name, watched) = (("certificate", resources.board.clone()), tls.clone());
+        beside(name, resources.stops[0].signal(), tasks, move |stop| {
             watched.clone().watch(stop)
         });
     }
@@ -126,25 +126,25 @@ pub(super) fn tls(
 
 /// Collect: turns, next states and feedback in, wakes to the judge out.
 pub(super) fn collect(
-    commons: &Commons,
+    resources: &Resources,
     to_judge: Outbox<Wake>,
     rooms: &mut JoinSet<()>,
 ) -> Option<Outbox<Input>> {
-    if !commons.config.runs(Loop::Collect) {
+    if !resources.config.runs(Loop::Collect) {
         return None;
     }
-    let (outbox, inbox) = queue(commons.config.http.record_queue_max, Overflow::DropNewest);
+    let (outbox, inbox) = queue(resources.config.http.record_queue_max, Overflow::DropNewest);
     let ctx = hone_collect::Ctx {
-        ledger: commons.ledger.clone(),
-        ids: commons.ids.clone(),
-        index: commons.index.clone(),
-        carry: commons.carry.clone(),
-        clock: commons.clock.clone(),
-        config: commons.config.collect.clone(),
-        board: commons.board.clone(),
+        ledger: resources.ledger.clone(),
+        ids: resources.ids.clone(),
+        index: resources.index.clone(),
+        carry: resources.carry.clone(),
+        clock: resources.clock.clone(),
+        config: resources.config.collect.clone(),
+        board: resources.board.clone(),
     };
-    let shutdown = commons.stops[1].signal();
-    let (name, board) = (Loop::Collect.name(), commons.board.clone());
+    let shutdown = resources.stops[1].signal();
+    let (name, board) = (Loop::Collect.name(), resources.board.clone());
     rooms.spawn(supervise(
         (name, board),
         BACKOFF,
@@ -164,11 +164,11 @@ pub(super) fn collect(
 
 /// Waits until sessions of before the start are known, so that who returns goes on where they were.
 /// A ledger that cannot be read keeps nobody from being answered.
-pub(super) async fn remember(commons: &Commons) {
-    if !commons.config.runs(Loop::Collect) {
+pub(super) async fn remember(resources: &Resources) {
+    if !resources.config.runs(Loop::Collect) {
         return;
     }
-    if timeout(REMEMBER_MAX, commons.carry.restored())
+    if timeout(REMEMBER_MAX, resources.carry.restored())
         .await
         .is_err()
     {
@@ -178,104 +178,104 @@ pub(super) async fn remember(commons: &Commons) {
 
 /// The eraser: wishes to be forgotten in, nothing out.
 pub(super) fn eraser(
-    commons: &Commons,
+    resources: &Resources,
     backend: Option<Arc<dyn Backend>>,
     rooms: &mut JoinSet<()>,
 ) -> Arc<Eraser> {
     let eraser = Arc::new(Eraser::new(
-        (commons.personal.clone(), commons.versions.clone()),
-        (commons.blobs.clone(), backend),
-        (commons.policies.clone(), commons.index.clone()),
-        commons.config.learning.forget_piece_turns,
+        (resources.personal.clone(), resources.versions.clone()),
+        (resources.blobs.clone(), backend),
+        (resources.policies.clone(), resources.index.clone()),
+        resources.config.learning.forget_piece_turns,
     ));
-    let (name, run) = (("eraser", commons.board.clone()), eraser.clone());
-    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+    let (name, run) = (("eraser", resources.board.clone()), eraser.clone());
+    beside(name, resources.stops[0].signal(), rooms, move |stop| {
         run.clone().run(stop)
     });
     eraser
 }
 
 /// What reads again what is served.
-pub(super) fn scrub(commons: &Commons) -> Arc<Scrub> {
-    let every = commons.config.store.scrub_interval_ms;
+pub(super) fn scrub(resources: &Resources) -> Arc<Scrub> {
+    let every = resources.config.store.scrub_interval_ms;
     Arc::new(Scrub {
-        ledger: commons.ledger.clone(),
-        versions: commons.versions.clone(),
-        blobs: commons.blobs.clone(),
-        policies: commons.policies.clone(),
-        troubles: commons.troubles.clone(),
-        clock: commons.clock.clone(),
+        ledger: resources.ledger.clone(),
+        versions: resources.versions.clone(),
+        blobs: resources.blobs.clone(),
+        policies: resources.policies.clone(),
+        troubles: resources.troubles.clone(),
+        clock: resources.clock.clone(),
         every: (every > 0).then(|| Duration::from_millis(every)),
     })
 }
 
 /// The same, beside serving.
 pub(super) fn scrubbing(
-    commons: &Commons,
+    resources: &Resources,
     (scrub, backend): (Arc<Scrub>, Option<Arc<dyn Backend>>),
     rooms: &mut JoinSet<()>,
 ) {
-    let name = ("scrub", commons.board.clone());
-    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+    let name = ("scrub", resources.board.clone());
+    beside(name, resources.stops[0].signal(), rooms, move |stop| {
         scrub.clone().run(backend.clone(), stop)
     });
 }
 
 /// What notices that the ledger's files are gone, or that their disk is full.
-pub(super) fn in_place(commons: &Commons, rooms: &mut JoinSet<()>) {
+pub(super) fn in_place(resources: &Resources, rooms: &mut JoinSet<()>) {
     let watched = Arc::new(InPlace {
-        ledger: commons.ledger.clone(),
-        folder: commons.config.store.folder().ok(),
-        troubles: commons.troubles.clone(),
-        clock: commons.clock.clone(),
+        ledger: resources.ledger.clone(),
+        folder: resources.config.store.folder().ok(),
+        troubles: resources.troubles.clone(),
+        clock: resources.clock.clone(),
     });
-    let name = ("in_place", commons.board.clone());
-    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+    let name = ("in_place", resources.board.clone());
+    beside(name, resources.stops[0].signal(), rooms, move |stop| {
         watched.clone().run(stop)
     });
 }
 
 /// Adapters from elsewhere: held against the model, where one is loaded.
-pub(super) fn importer(commons: &Commons, served: &Served) -> Importer {
+pub(super) fn importer(resources: &Resources, served: &Served) -> Importer {
     let base = served.builtin.as_ref().map(|builtin| Base {
         model: builtin.model.clone(),
         // Not the engine's own: its steps do not wait for what an adapter is held against.
         executor: Arc::new(Executor::new(1)),
-        name: commons.config.model.served_name(),
+        name: resources.config.model.served_name(),
     });
-    let most = commons.config.store.blob_file_bytes_max;
-    Importer::new(base, (commons.blobs.clone(), most))
+    let most = resources.config.store.blob_file_bytes_max;
+    Importer::new(base, (resources.blobs.clone(), most))
 }
 
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
 /// what they are worth out).
-pub(super) fn measures(commons: &Commons, http: &Arc<Http>, rooms: &mut JoinSet<()>) {
-    let (name, watched) = (("watch", commons.board.clone()), http.watch.clone());
+pub(super) fn measures(resources: &Resources, http: &Arc<Http>, rooms: &mut JoinSet<()>) {
+    let (name, watched) = (("watch", resources.board.clone()), http.watch.clone());
     let sources = http.sources();
-    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+    beside(name, resources.stops[0].signal(), rooms, move |stop| {
         watch::run(watched.clone(), sources.clone(), stop)
     });
-    let asks = commons.config.learning.paired_prompts > 0;
+    let asks = resources.config.learning.paired_prompts > 0;
     let Some(door) = http.door.as_ref().filter(|_| asks) else {
         return;
     };
     let parts = Arc::new(PairedParts {
         backend: door.backend.clone(),
-        ledger: commons.ledger.clone(),
-        policies: commons.policies.clone(),
-        ids: commons.ids.clone(),
-        clock: commons.clock.clone(),
-        config: commons.config.learning.clone(),
+        ledger: resources.ledger.clone(),
+        policies: resources.policies.clone(),
+        ids: resources.ids.clone(),
+        clock: resources.clock.clone(),
+        config: resources.config.learning.clone(),
     });
-    let (name, paired) = (("paired", commons.board.clone()), http.paired.clone());
-    beside(name, commons.stops[0].signal(), rooms, move |stop| {
+    let (name, paired) = (("paired", resources.board.clone()), http.paired.clone());
+    beside(name, resources.stops[0].signal(), rooms, move |stop| {
         paired.clone().run(parts.clone(), stop)
     });
 }
 
 /// What reads replies, and where its probe is kept.
-fn read_parts(commons: &Commons, base: &BaseParts) -> Result<ReaderParts, String> {
-    let config = commons.config.judge.reading;
+fn read_parts(resources: &Resources, base: &BaseParts) -> Result<ReaderParts, String> {
+    let config = resources.config.judge.reading;
     Ok(ReaderParts {
         states: States {
             backend: base.backend.clone(),
@@ -283,48 +283,48 @@ fn read_parts(commons: &Commons, base: &BaseParts) -> Result<ReaderParts, String
             tokens_max: config.tokens_max,
         },
         config,
-        is_starter: commons.config.model.path.is_empty(),
-        folder: commons.config.store.folder()?,
-        board: commons.board.clone(),
+        is_starter: resources.config.model.path.is_empty(),
+        folder: resources.config.store.folder()?,
+        board: resources.board.clone(),
         busy: {
-            let under_way = commons.under_way.reader();
+            let under_way = resources.under_way.reader();
             Arc::new(move || under_way.get().is_some())
         },
-        shutdown: commons.stops[0].signal(),
+        shutdown: resources.stops[0].signal(),
     })
 }
 
 /// Judge: wakes from collect in, wakes to train out. `base` is what may vote here.
 pub(super) async fn judge(
-    commons: &Commons,
+    resources: &Resources,
     (inbox, to_train): (Inbox<Wake>, Outbox<Wake>),
     base: Option<BaseParts>,
     rooms: &mut JoinSet<()>,
 ) -> Result<(), String> {
-    if !commons.config.runs(Loop::Judge) {
+    if !resources.config.runs(Loop::Judge) {
         return Ok(());
     }
-    let reads = base.as_ref().map(|base| read_parts(commons, base));
-    let reader = hone_judges::reader(reads.transpose()?, &commons.board);
+    let reads = base.as_ref().map(|base| read_parts(resources, base));
+    let reader = hone_judges::reader(reads.transpose()?, &resources.board);
     let (mut completer, mut weigher) = (None, None);
-    if let Some(model) = &commons.config.judge.model {
-        let template = &commons.config.train.learner.hint_template;
+    if let Some(model) = &resources.config.judge.model {
+        let template = &resources.config.train.learner.hint_template;
         weigher = hone_judges::weigher(model, template, base.clone());
-        completer = Some(hone_judges::voter(model, &commons.outbound, base).await?);
+        completer = Some(hone_judges::voter(model, &resources.outbound, base).await?);
     }
     let ctx = hone_judge::Ctx {
-        ledger: commons.traced(),
+        ledger: resources.traced(),
         completer,
         weigher,
         reader,
-        caller: HttpCaller::shared(&commons.outbound, &commons.config.judge)?,
-        ids: commons.ids.clone(),
-        clock: commons.clock.clone(),
-        config: commons.config.judge.clone(),
-        board: commons.board.clone(),
+        caller: HttpCaller::shared(&resources.outbound, &resources.config.judge)?,
+        ids: resources.ids.clone(),
+        clock: resources.clock.clone(),
+        config: resources.config.judge.clone(),
+        board: resources.board.clone(),
     };
-    let shutdown = commons.stops[0].signal();
-    let (name, board) = (Loop::Judge.name(), commons.board.clone());
+    let shutdown = resources.stops[0].signal();
+    let (name, board) = (Loop::Judge.name(), resources.board.clone());
     rooms.spawn(supervise(
         (name, board),
         BACKOFF,
@@ -345,7 +345,7 @@ pub(super) async fn judge(
 /// Train: wakes from the judge in, the newest policies out. Without a model there is nothing to
 /// train.
 pub(super) fn train(
-    commons: &Commons,
+    resources: &Resources,
     (served, engine): (&Served, Option<Arc<Engine>>),
     inbox: Inbox<Wake>,
     rooms: &mut JoinSet<()>,
@@ -353,7 +353,7 @@ pub(super) fn train(
     let Some(builtin) = served
         .builtin
         .clone()
-        .filter(|_| commons.config.runs(Loop::Train))
+        .filter(|_| resources.config.runs(Loop::Train))
     else {
         return Ok(());
     };
@@ -365,47 +365,47 @@ pub(super) fn train(
             total_us: load.served_us,
         })
     });
-    let everyday = match commons.config.model.rehearsal_prompts.as_slice() {
+    let everyday = match resources.config.model.rehearsal_prompts.as_slice() {
         [] => hone_train::generic_prompts(),
         own => own.to_vec(),
     };
     // The built-in model knows no facts of the world.
-    let reference = match commons.config.model.is_built_in() {
+    let reference = match resources.config.model.is_built_in() {
         true => hone_train::Reference::default(),
         false => hone_train::Reference::built_in(),
     };
     let priority = hone_train::Priority::new(serving.clone());
     let parts = hone_train::NnParts {
         model: builtin.model,
-        exec: Arc::new(training_threads(&commons.config.model, &priority)),
+        exec: Arc::new(training_threads(&resources.config.model, &priority)),
         device: builtin.device,
-        blobs: commons.blobs.clone(),
-        base_name: commons.config.model.served_name(),
+        blobs: resources.blobs.clone(),
+        base_name: resources.config.model.served_name(),
         end_tokens: builtin.end_tokens,
         wording: Arc::new(hone_judges::Words(served.language.clone())),
         everyday: Arc::new(everyday),
         reference: Arc::new(reference),
     };
-    let golden = model::probes(&*served.language, &commons.config.model.probe_prompts);
-    let trainer = Arc::new(hone_train::NnTrainer::new(parts, &commons.config.train)?);
-    fits(trainer.learner_bytes(), &commons.config)?;
+    let golden = model::probes(&*served.language, &resources.config.model.probe_prompts);
+    let trainer = Arc::new(hone_train::NnTrainer::new(parts, &resources.config.train)?);
+    fits(trainer.learner_bytes(), &resources.config)?;
     let ctx = hone_train::Ctx {
-        ledger: commons.traced(),
-        versions: commons.versions.clone(),
-        blobs: commons.blobs.clone(),
+        ledger: resources.traced(),
+        versions: resources.versions.clone(),
+        blobs: resources.blobs.clone(),
         trainer,
-        policies: commons.policies.clone(),
-        under_way: commons.under_way.clone(),
+        policies: resources.policies.clone(),
+        under_way: resources.under_way.clone(),
         serving,
         priority,
         golden: Arc::new(golden),
-        ids: commons.ids.clone(),
-        clock: commons.clock.clone(),
-        config: commons.config.train.clone(),
-        board: commons.board.clone(),
+        ids: resources.ids.clone(),
+        clock: resources.clock.clone(),
+        config: resources.config.train.clone(),
+        board: resources.board.clone(),
     };
-    let shutdown = commons.stops[0].signal();
-    let (name, board) = (Loop::Train.name(), commons.board.clone());
+    let shutdown = resources.stops[0].signal();
+    let (name, board) = (Loop::Train.name(), resources.board.clone());
     rooms.spawn(supervise(
         (name, board),
         BACKOFF,

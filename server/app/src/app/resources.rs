@@ -19,7 +19,7 @@ use hone_net::outbound::Outbound;
 
 /// What every room shares.
 #[derive(Clone)]
-pub(super) struct Commons {
+pub(super) struct Resources {
     pub(super) config: Arc<Config>,
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) outbound: Arc<Outbound>,
@@ -50,7 +50,7 @@ pub(super) struct Commons {
     pub(super) stops: [ShutdownTrigger; 2],
 }
 
-impl Commons {
+impl Resources {
     /// The ledger for judge and train, whose work is traced where a collector is configured.
     pub(super) fn traced(&self) -> Arc<dyn Ledger> {
         match &self.telemetry {
@@ -87,7 +87,7 @@ async fn settle_late(
 }
 
 /// Opens ledger and blobs; the error names the file and the remedy.
-pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
+pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let folder = config.store.folder()?;
     let ledger = SqliteLedger::open(&config.store.sqlite(&folder))
         .await
@@ -115,7 +115,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Commons, String> {
     let people = Directory::open(times, config.people.clone(), outbound.clone()).await;
     let bounds = config.http.index(config.binding.retry_ms);
     let index = SessionIndex::new(bounds).with_habits(config.binding.habits()?);
-    Ok(Commons {
+    Ok(Resources {
         telemetry,
         outbound,
         people: Arc::new(people.map_err(|e| e.to_string())?),
