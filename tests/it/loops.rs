@@ -13,8 +13,8 @@ async fn work(app: &TestApp, n: u64, from: u64) -> Vec<String> {
     turns
 }
 
-async fn switch(app: &TestApp, room: &str, verb: &str) {
-    app.post(&format!("/admin/v1/loops/{room}/{verb}"), json!({}))
+async fn switch(app: &TestApp, name: &str, verb: &str) {
+    app.post(&format!("/admin/v1/loops/{name}/{verb}"), json!({}))
         .await
         .unwrap();
 }

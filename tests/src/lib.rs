@@ -78,8 +78,8 @@ impl TestApp {
     ///
     /// # Panics
     /// Where no such loop runs.
-    pub fn hold(&self, room: &str, held: bool) {
-        assert!(self.app.hold(room, held), "{room} does not run");
+    pub fn hold(&self, name: &str, held: bool) {
+        assert!(self.app.hold(name, held), "{name} does not run");
     }
 
     /// One chat turn: the parsed reply.

@@ -63,7 +63,7 @@ pub struct Said {
     pub feedback: Box<Feedback>,
     /// Told what became of it.
     pub reply: oneshot::Sender<Result<FeedbackOutcome, String>>,
-    /// Where its turn belongs, if the room knows.
+    /// Where its turn belongs, if the loop knows.
     pub place: Option<Place>,
     /// Id of the transition, should it settle the turn.
     pub transition: TransitionId,
@@ -123,7 +123,7 @@ pub enum Effect {
     Forget(SessionId),
 }
 
-/// What the room remembers of a turn that waits for a next state.
+/// What the loop remembers of a turn that waits for a next state.
 #[derive(Clone, Debug)]
 pub struct OpenMeta {
     /// The turn.

@@ -351,7 +351,7 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
 }
 
 #[tokio::test]
-async fn the_room_turns_inputs_into_transitions_and_drains() {
+async fn the_loop_turns_inputs_into_transitions_and_drains() {
     let Rig {
         mut ctx, _folder, ..
     } = rig().await;
@@ -359,7 +359,7 @@ async fn the_room_turns_inputs_into_transitions_and_drains() {
     let (inputs, inbox) = queue(64, Overflow::DropNewest);
     let (outbox, wakes) = queue(4, Overflow::DropNewest);
     let trigger = ShutdownTrigger::new();
-    let room = tokio::spawn(crate::run(ctx.clone(), inbox, outbox, trigger.signal()));
+    let running = tokio::spawn(crate::run(ctx.clone(), inbox, outbox, trigger.signal()));
     let mut signed = Vec::new();
     for n in 1..=20 {
         let (receipt, waiting) = oneshot::channel();
@@ -383,7 +383,7 @@ async fn the_room_turns_inputs_into_transitions_and_drains() {
     );
     inputs.send(Input::Next(observed(2, 1))).unwrap();
     trigger.pull();
-    room.await.unwrap().unwrap();
+    running.await.unwrap().unwrap();
     assert_eq!(
         fate(&*ctx.ledger, 2).await,
         Fate::Pending {

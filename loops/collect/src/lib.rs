@@ -35,13 +35,13 @@ pub use event::{
 pub use hands::CollectHands;
 pub use state::State;
 
-/// The room's name on the board.
+/// The loop's name on the board.
 pub const NAME: &str = "collect";
 
 /// The index that the door binds with. The door records ended turns into it.
 pub type SharedIndex = Arc<Mutex<SessionIndex>>;
 
-/// What the room works with.
+/// What the loop works with.
 #[derive(Clone)]
 pub struct Ctx {
     /// Where everything is recorded.
@@ -50,17 +50,17 @@ pub struct Ctx {
     pub ids: Arc<dyn Ids>,
     /// The door's session index.
     pub index: SharedIndex,
-    /// What survives a restart of the room; made once per process, cloned into every run.
+    /// What survives a restart of the loop; made once per process, cloned into every run.
     pub carry: Carry,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The room's settings.
+    /// The loop's settings.
     pub config: Config,
     /// The status board.
     pub board: Board,
 }
 
-/// Why the room ended early.
+/// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A setting that cannot be.
@@ -71,7 +71,7 @@ pub enum Error {
     DrainDeadline(u64),
 }
 
-/// Runs the room until shutdown.
+/// Runs the loop until shutdown.
 pub async fn run(
     ctx: Ctx,
     inbox: Inbox<Input>,

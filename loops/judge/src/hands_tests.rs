@@ -104,12 +104,12 @@ async fn view(ctx: &Ctx, n: u128) -> TurnView {
         .unwrap()
 }
 
-/// Runs the room until every one of `turns` has a verdict.
+/// Runs the loop until every one of `turns` has a verdict.
 async fn judge_all(rig: &Rig, turns: u128) {
     let (outbox, _wakes) = queue(4, Overflow::DropNewest);
     let trigger = ShutdownTrigger::new();
-    let room = crate::run(rig.ctx.clone(), rig.inbox.clone(), outbox, trigger.signal());
-    let room = tokio::spawn(room);
+    let running = crate::run(rig.ctx.clone(), rig.inbox.clone(), outbox, trigger.signal());
+    let running = tokio::spawn(running);
     rig.wake.send(Wake).unwrap();
     for n in 1..=turns {
         while view(&rig.ctx, n).await.verdict.is_none() {
@@ -117,7 +117,7 @@ async fn judge_all(rig: &Rig, turns: u128) {
         }
     }
     trigger.pull();
-    room.await.unwrap().unwrap();
+    running.await.unwrap().unwrap();
     assert_eq!(
         rig.ctx.ledger.check_laws().await.unwrap(),
         Vec::<String>::new()
@@ -228,7 +228,7 @@ async fn an_old_lease_is_fenced_and_a_given_up_transition_is_settled() {
     ));
     let often = hone_ledger::Claimed { attempts: 3, ..new };
     let claimed = hone_runtime::Event::Reported(Report::Claimed(Ok(vec![often])));
-    for effect in hone_runtime::Room::step(&mut state, 1_001, claimed) {
+    for effect in hone_runtime::LoopState::step(&mut state, 1_001, claimed) {
         assert!(matches!(
             hands.perform(effect).await,
             Report::GaveUp(Ok(()))

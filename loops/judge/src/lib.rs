@@ -57,7 +57,7 @@ pub use state::State;
 pub use verify::{CallReply, Caller, CallerError, Calling, Rule, check_verifier};
 pub use weigher::{Compared, Weigher};
 
-/// The messages that ask a model for a vote, as the room sends them; `mark` is fresh and random.
+/// The messages that ask a model for a vote, as the loop sends them; `mark` is fresh and random.
 pub fn vote_messages(
     turn: &hone_domain::Turn,
     next_state: &hone_domain::NextState,
@@ -68,7 +68,7 @@ pub fn vote_messages(
     prompt::vote(&wording, (turn, next_state), mark, config)
 }
 
-/// What a vote on `next_state` says, as the room reads it; none where it cannot be read.
+/// What a vote on `next_state` says, as the loop reads it; none where it cannot be read.
 pub fn read_vote(words: &str, next_state: &hone_domain::NextState) -> Option<hone_domain::Outcome> {
     let answer = answer::parse_apart(words, &prompt::texts(next_state));
     answer.map(|answer| answer.outcome)
@@ -85,10 +85,10 @@ pub fn check_answer(turn: &hone_domain::Turn, answer: String) -> Option<f32> {
     verify::decide(&findings)?.score
 }
 
-/// The room's name on the board.
+/// The loop's name on the board.
 pub const NAME: &str = "judge";
 
-/// What the room works with.
+/// What the loop works with.
 #[derive(Clone)]
 pub struct Ctx {
     /// Where transitions are claimed and verdicts recorded.
@@ -105,13 +105,13 @@ pub struct Ctx {
     pub ids: Arc<dyn Ids>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The room's settings.
+    /// The loop's settings.
     pub config: Config,
     /// The status board.
     pub board: Board,
 }
 
-/// Why the room ended early.
+/// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A setting that cannot be.
@@ -125,7 +125,7 @@ pub enum Error {
     DrainDeadline(u64),
 }
 
-/// Runs the room until shutdown.
+/// Runs the loop until shutdown.
 pub async fn run(
     ctx: Ctx,
     inbox: Inbox<Wake>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_domain::{ChosenBy, Millis, Outcome, Signal, Verdict, Vote};
 use hone_ledger::{Claim, Claimed};
-use hone_runtime::{Event, Ids, Room, Wake};
+use hone_runtime::{Event, Ids, LoopState, Wake};
 
 use crate::breaker::Breaker;
 use crate::case::{Case, Hints};
@@ -92,7 +92,7 @@ impl Counts {
     }
 }
 
-/// The room's pure half.
+/// The loop's pure half.
 pub struct State {
     config: Config,
     model: Option<ModelConfig>,
@@ -131,7 +131,7 @@ impl State {
         let breaker = model.as_ref().map_or(Breaker::new(1, 0), |m| {
             Breaker::new(m.breaker_failures, m.breaker_open_ms)
         });
-        // The room validates its settings before it begins.
+        // The loop validates its settings before it begins.
         let rules = verify::Rules::new(&config.verifiers).unwrap_or_default();
         Self {
             config,
@@ -497,7 +497,7 @@ impl State {
     }
 }
 
-impl Room for State {
+impl LoopState for State {
     type Input = Wake;
     type Effect = Effect;
     type Report = Report;

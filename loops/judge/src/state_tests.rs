@@ -549,30 +549,30 @@ proptest! {
         let mut world = World::default();
         world.waiting.extend((1..=turns).map(|n| (TransitionId(Uuid::from_u128(n)), Lease::default())));
         let model = || with_model.then(ModelConfig::for_tests);
-        let (mut now_ms, mut room) = (0, state(model()).with_weigher().with_reader());
-        let mut under_way = room.step(0, Event::Started);
+        let (mut now_ms, mut judge) = (0, state(model()).with_weigher().with_reader());
+        let mut under_way = judge.step(0, Event::Started);
         for (luck, pick) in chaos {
             now_ms += i64::from(luck % 50);
             if pick > 250 {
-                room = state(model()).with_weigher().with_reader();
-                under_way = room.step(now_ms, Event::Started);
+                judge = state(model()).with_weigher().with_reader();
+                under_way = judge.step(now_ms, Event::Started);
             } else if under_way.is_empty() || pick % 7 == 0 {
-                under_way.extend(room.step(now_ms, Event::Ticked));
+                under_way.extend(judge.step(now_ms, Event::Ticked));
             } else {
                 let effect = under_way.swap_remove(usize::from(pick) % under_way.len());
                 if let Some(report) = world.perform(effect, now_ms, luck) {
-                    under_way.extend(room.step(now_ms, Event::Reported(report)));
+                    under_way.extend(judge.step(now_ms, Event::Reported(report)));
                 }
             }
-            prop_assert!(room.in_hand() <= room.config.in_hand_max);
-            prop_assert!(room.votes_in_flight <= 6);
+            prop_assert!(judge.in_hand() <= judge.config.in_hand_max);
+            prop_assert!(judge.votes_in_flight <= 6);
         }
         for _ in 0..2_000 {
             now_ms += 100;
-            under_way.extend(room.step(now_ms, Event::Ticked));
+            under_way.extend(judge.step(now_ms, Event::Ticked));
             while let Some(effect) = under_way.pop() {
                 if let Some(report) = world.perform(effect, now_ms, 0) {
-                    under_way.extend(room.step(now_ms, Event::Reported(report)));
+                    under_way.extend(judge.step(now_ms, Event::Reported(report)));
                 }
             }
         }

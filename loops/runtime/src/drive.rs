@@ -7,12 +7,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::{Board, Clock, Event, Hands, Inbox, Room, RoomState, Shutdown};
+use crate::{Board, Clock, Event, Hands, Inbox, LoopPhase, LoopState, Shutdown};
 
-/// How a room is driven.
+/// How a loop is driven.
 #[derive(Clone)]
 pub struct DriveConfig {
-    /// The room's name on the board.
+    /// The loop's name on the board.
     pub name: &'static str,
     /// How often it looks for work that no message announced.
     pub tick: Duration,
@@ -35,16 +35,16 @@ pub enum Ended {
     Deadline,
 }
 
-/// Runs a room until shutdown, then drains it. The inbox is read only while there is room for
+/// Runs a loop until shutdown, then drains it. The inbox is read only while there is room for
 /// effects, so a slow hand makes its queue fill up and never its memory.
 pub async fn drive<R, H>(
-    mut room: R,
+    mut state: R,
     hands: H,
     inbox: Inbox<R::Input>,
     (shutdown, config): (Shutdown, DriveConfig),
 ) -> Ended
 where
-    R: Room,
+    R: LoopState,
     H: Hands<R>,
 {
     let switch = config.board.enter(config.name);
@@ -58,15 +58,15 @@ where
     let mut next = Some(Event::Started);
     loop {
         if let Some(event) = next.take() {
-            waiting.extend(room.step(config.clock.now_ms(), event));
-            let state = if draining.is_some() {
-                RoomState::Draining
+            waiting.extend(state.step(config.clock.now_ms(), event));
+            let phase = if draining.is_some() {
+                LoopPhase::Draining
             } else {
-                RoomState::Running
+                LoopPhase::Running
             };
             write_status(
-                (&config, state),
-                &room,
+                (&config, phase),
+                &state,
                 &inbox,
                 effects.len() + waiting.len(),
             );
@@ -83,7 +83,7 @@ where
                 report
             });
         }
-        let at_rest = effects.is_empty() && waiting.is_empty() && room.is_idle();
+        let at_rest = effects.is_empty() && waiting.is_empty() && state.is_idle();
         if draining.is_some() && at_rest && inbox.stats().depth == 0 {
             return Ended::Drained;
         }
@@ -92,7 +92,7 @@ where
         if paused {
             config
                 .board
-                .update(config.name, |s| s.state = RoomState::Paused);
+                .update(config.name, |s| s.state = LoopPhase::Paused);
         }
         next = tokio::select! {
             biased;
@@ -112,22 +112,22 @@ where
     }
 }
 
-fn write_status<R: Room>(
-    (config, state): (&DriveConfig, RoomState),
-    room: &R,
+fn write_status<R: LoopState>(
+    (config, phase): (&DriveConfig, LoopPhase),
+    state: &R,
     inbox: &Inbox<R::Input>,
     in_flight: usize,
 ) {
     let stats = inbox.stats();
     config.board.update(config.name, |s| {
-        s.state = state;
+        s.state = phase;
         s.steps += 1;
         s.last_step_ms = config.clock.now_ms();
         s.effects_in_flight = in_flight;
         s.queue_depth = stats.depth;
         s.queue_limit = stats.limit;
         s.queue_dropped = stats.dropped;
-        s.numbers = room.observe().into_iter().collect();
+        s.numbers = state.observe().into_iter().collect();
     });
 }
 

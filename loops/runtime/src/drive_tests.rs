@@ -11,7 +11,7 @@ struct Adder {
     log: Arc<Mutex<Vec<String>>>,
 }
 
-impl Room for Adder {
+impl LoopState for Adder {
     type Input = u64;
     type Effect = u64;
     type Report = u64;
@@ -68,16 +68,16 @@ fn config(board: &Board) -> DriveConfig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_room_finishes_what_is_under_way_and_then_ends() {
+async fn a_loop_finishes_what_is_under_way_and_then_ends() {
     let (board, trigger) = (Board::new(), ShutdownTrigger::new());
     let (out, inbox) = queue(16, Overflow::DropNewest);
-    let room = Adder::default();
-    let log = room.log.clone();
+    let state = Adder::default();
+    let log = state.log.clone();
     for n in 1..=5 {
         out.send(n).expect("there is room");
     }
     let drive = tokio::spawn(drive(
-        room,
+        state,
         Slow(Duration::from_millis(100)),
         inbox,
         (trigger.signal(), config(&board)),
@@ -92,14 +92,14 @@ async fn a_room_finishes_what_is_under_way_and_then_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_ends_a_room_whose_hands_hang() {
+async fn the_deadline_ends_a_loop_whose_hands_hang() {
     let (board, trigger) = (Board::new(), ShutdownTrigger::new());
     let (out, inbox) = queue(16, Overflow::DropNewest);
     out.send(1).expect("there is room");
     let hands = Slow(Duration::from_secs(1_000_000));
-    let room = Adder::default();
+    let state = Adder::default();
     let drive = tokio::spawn(drive(
-        room,
+        state,
         hands,
         inbox,
         (trigger.signal(), config(&board)),
@@ -110,15 +110,15 @@ async fn the_deadline_ends_a_room_whose_hands_hang() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_room_takes_nothing_until_it_is_resumed() {
+async fn a_paused_loop_takes_nothing_until_it_is_resumed() {
     let (board, trigger) = (Board::new(), ShutdownTrigger::new());
     let switch = board.enter("adder");
     switch.pause(true);
     let (out, inbox) = queue(16, Overflow::DropNewest);
     let hands = Slow(Duration::from_millis(1));
-    let room = Adder::default();
+    let state = Adder::default();
     let drive = tokio::spawn(drive(
-        room,
+        state,
         hands,
         inbox,
         (trigger.signal(), config(&board)),
@@ -126,7 +126,7 @@ async fn a_paused_room_takes_nothing_until_it_is_resumed() {
     out.send(7).expect("there is room");
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(out.stats().depth, 1);
-    assert_eq!(board.snapshot()["adder"].state, RoomState::Paused);
+    assert_eq!(board.snapshot()["adder"].state, LoopPhase::Paused);
     switch.pause(false);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(board.snapshot()["adder"].numbers["sum"], 7.0);
@@ -170,8 +170,8 @@ async fn what_waits_in_the_inbox_when_the_stop_begins_is_taken() {
     }
     trigger.pull();
     let hands = Slow(Duration::from_millis(1));
-    let room = Adder::default();
-    let ended = drive(room, hands, inbox, (trigger.signal(), config(&board))).await;
+    let state = Adder::default();
+    let ended = drive(state, hands, inbox, (trigger.signal(), config(&board))).await;
     assert_eq!(ended, Ended::Drained);
     assert_eq!(board.snapshot()["adder"].numbers["sum"], 15.0);
 }
@@ -185,9 +185,9 @@ async fn a_closed_inbox_slows_nobody_down() {
     }
     drop(out);
     let hands = Slow(Duration::from_millis(10));
-    let room = Adder::default();
+    let state = Adder::default();
     let drive = tokio::spawn(drive(
-        room,
+        state,
         hands,
         inbox,
         (trigger.signal(), config(&board)),

@@ -1,4 +1,4 @@
-//! Begins a failed room again while the others go on.
+//! Begins a failed loop again while the others go on.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 
-use crate::{Board, RoomState, Shutdown};
+use crate::{Board, LoopPhase, Shutdown};
 
 /// Pauses between restarts: doubling from `first` to `most`, back to `first` after a run of `good`.
 #[derive(Clone, Copy, Debug)]
@@ -40,20 +40,20 @@ pub async fn supervise<F, Fut>(
             Err(panic) => format!("panicked: {}", panic_text(panic.as_ref())),
         };
         if shutdown.is_pulled() {
-            tracing::warn!(room = name, error, "failed while stopping");
+            tracing::warn!(loop_name = name, error, "failed while stopping");
             break;
         }
         if began.elapsed() >= backoff.good {
             pause = backoff.first;
         }
         tracing::error!(
-            room = name,
+            loop_name = name,
             error,
             pause_ms = pause.as_millis() as u64,
             "restarting"
         );
         board.update(name, |s| {
-            s.state = RoomState::Restarting;
+            s.state = LoopPhase::Restarting;
             s.restarts += 1;
             s.last_error = Some(error);
         });
@@ -63,7 +63,7 @@ pub async fn supervise<F, Fut>(
         }
         pause = (pause * 2).min(backoff.most);
     }
-    board.update(name, |s| s.state = RoomState::Stopped);
+    board.update(name, |s| s.state = LoopPhase::Stopped);
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
@@ -89,7 +89,7 @@ mod tests {
             most: Duration::from_millis(40),
             good: Duration::from_secs(60),
         };
-        supervise(("room", board.clone()), backoff, trigger.signal(), || {
+        supervise(("loop", board.clone()), backoff, trigger.signal(), || {
             let run = runs.fetch_add(1, Ordering::Relaxed);
             async move {
                 match run {
@@ -100,8 +100,8 @@ mod tests {
             }
         })
         .await;
-        let status = board.snapshot()["room"].clone();
-        assert_eq!((status.restarts, status.state), (2, RoomState::Stopped));
+        let status = board.snapshot()["loop"].clone();
+        assert_eq!((status.restarts, status.state), (2, LoopPhase::Stopped));
         assert_eq!(status.last_error.as_deref(), Some("panicked: boom"));
     }
 }

@@ -3,7 +3,7 @@
 use hone_nn::BLOCK_TOKENS;
 use serde::{Deserialize, Serialize};
 
-/// Settings of the serve room. Defaults live in `configs/default.toml` alone.
+/// Settings of the serve loop. Defaults live in `configs/default.toml` alone.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {

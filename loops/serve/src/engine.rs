@@ -14,7 +14,7 @@ use hone_domain::{
 use hone_kernels::Executor;
 use hone_nn::{DeviceError, DeviceModel};
 use hone_nn::{Model, Runner, embed, fingerprint, states};
-use hone_runtime::{Board, Clock, LatestReader, RoomState};
+use hone_runtime::{Board, Clock, LatestReader, LoopPhase};
 use hone_text::grammar::Constraint;
 use hone_text::tokenizer::Tokenizer;
 
@@ -30,7 +30,7 @@ use crate::sequence::{SCORED_MAX, Sequence, Setup};
 use crate::stats::{Counters, EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
 
-/// The room's name on the board.
+/// The loop's name on the board.
 pub(crate) const ROOM: &str = "serve";
 /// Stack of the engine thread.
 const STACK_BYTES: usize = 16 << 20;
@@ -425,7 +425,7 @@ fn run_guarded(ctx: CoreCtx) {
         shared.set_life(Life::Failed);
         tracing::error!("the engine thread panicked outside a step and is gone");
         board.update(ROOM, |s| {
-            s.state = RoomState::Stopped;
+            s.state = LoopPhase::Stopped;
             s.last_error = Some("the engine thread panicked outside a step".to_owned());
         });
     }

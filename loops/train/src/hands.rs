@@ -1,4 +1,4 @@
-//! The room's only IO: ledger, blobs, the training thread.
+//! The loop's only IO: ledger, blobs, the training thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Performs the room's effects.
+/// Performs the loop's effects.
 #[derive(Clone)]
 pub struct TrainHands {
     pub(crate) claimer: Claimer,
@@ -340,7 +340,7 @@ impl TrainHands {
     }
 
     fn complain(&self, doing: &str, error: &str) {
-        tracing::warn!(room = NAME, doing, error, "failed");
+        tracing::warn!(loop_name = NAME, doing, error, "failed");
         self.board.update(NAME, |status| {
             status.last_error = Some(format!("could not {doing}: {error}"));
         });

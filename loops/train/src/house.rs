@@ -1,4 +1,4 @@
-//! A temporary house for tests: a real ledger, real blobs, a clock to move, and the room in it.
+//! A temporary house for tests: a real ledger, real blobs, a clock to move, and the loop in it.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(crate) struct House {
     turns: AtomicU64,
 }
 
-/// The room at work.
+/// The loop at work.
 pub(crate) struct Running {
     pub(crate) task: JoinHandle<Result<(), Error>>,
     pub(crate) trigger: ShutdownTrigger,
@@ -194,8 +194,8 @@ impl House {
 
     pub(crate) fn number(&self, name: &str) -> f64 {
         let board = self.board.snapshot();
-        // A room that just started has told nothing yet.
-        let told = board.get(NAME).and_then(|room| room.numbers.get(name));
+        // A loop that just started has told nothing yet.
+        let told = board.get(NAME).and_then(|status| status.numbers.get(name));
         told.copied().unwrap_or(0.0)
     }
 

@@ -1,4 +1,4 @@
-//! The train room: verdicts → versions.
+//! The train loop: verdicts → versions.
 //!
 //! - **In:** a [`Wake`] when verdicts were recorded; the work itself is claimed from the ledger, on
 //!   wakes and on every tick.
@@ -10,7 +10,7 @@
 //!   is visible; nothing that is not finite, or that the gate objects to, is ever published; what
 //!   the served adapter sampled is recomputed with the very same log-probs, and where not it is
 //!   counted; computing happens on threads of the lowest priority, so that serving never waits for it.
-//! - **Never:** judges text (words become tokens; answers are only searched for repetitions of them), asks the judge, waits for serve, or opens a path of another room.
+//! - **Never:** judges text (words become tokens; answers are only searched for repetitions of them), asks the judge, waits for serve, or opens a path of another loop.
 //!
 //! A step is claim → filter → credit → pack → train → gate → save → publish, one file each.
 
@@ -52,7 +52,7 @@ mod faults;
 #[cfg(test)]
 mod house;
 #[cfg(test)]
-mod room_tests;
+mod loop_tests;
 #[cfg(test)]
 mod testing;
 
@@ -95,7 +95,7 @@ pub use watch::{
     Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
 };
 
-/// The room's name on the board.
+/// The loop's name on the board.
 pub const NAME: &str = "train";
 
 /// How much is served.
@@ -112,7 +112,7 @@ pub struct Served {
 /// Says how much is served; asked between slices, so it must not wait.
 pub type Serving = Arc<dyn Fn() -> Served + Send + Sync>;
 
-/// What the room is given.
+/// What the loop is given.
 #[derive(Clone)]
 pub struct Ctx {
     /// The ledger.
@@ -127,7 +127,7 @@ pub struct Ctx {
     pub policies: Latest<Policies>,
     /// How much is served.
     pub serving: Serving,
-    /// Of the threads that the trainer computes on; the room's own joins them.
+    /// Of the threads that the trainer computes on; the loop's own joins them.
     pub priority: Priority,
     /// Fixed prompts that every candidate is probed with, as tokens.
     pub golden: Arc<Vec<Vec<Token>>>,
@@ -143,7 +143,7 @@ pub struct Ctx {
     pub board: Board,
 }
 
-/// Why the room ended badly.
+/// Why the loop ended badly.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration is out of range.
@@ -157,7 +157,7 @@ pub enum Error {
     Deadline,
 }
 
-/// Runs the room until shutdown.
+/// Runs the loop until shutdown.
 ///
 /// # Errors
 /// See [`Error`].

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hone_domain::{Millis, PolicyVersion, Reason, Scope, invariants};
 use hone_ledger::{Publish, Ready, Refusal, SampleMaterial};
-use hone_runtime::{Event, Room, Wake};
+use hone_runtime::{Event, LoopState, Wake};
 
 use crate::config::Config;
 use crate::counters::Counters;
@@ -23,7 +23,7 @@ use crate::scopes::Scopes;
 use crate::trainer::{Candidate, Lesson, TrainError, TrainJob, Words};
 use crate::watch::{self, WatchLook};
 
-/// The room's state.
+/// The loop's state.
 pub struct Train {
     config: Config,
     scopes: Scopes,
@@ -59,7 +59,7 @@ impl Train {
         }
     }
 
-    /// The room's numbers.
+    /// The loop's numbers.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -536,7 +536,7 @@ fn lesson(method: Method, material: &SampleMaterial) -> Option<Lesson> {
     Lesson::of(method, of, words)
 }
 
-impl Room for Train {
+impl LoopState for Train {
     type Input = Wake;
     type Effect = Effect;
     type Report = Report;

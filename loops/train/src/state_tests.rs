@@ -2,7 +2,7 @@
 
 use hone_domain::{BatchId, BlobKey, Digest, Policy};
 use hone_ledger::SampleMaterial;
-use hone_runtime::{Event, Room};
+use hone_runtime::{Event, LoopState};
 use uuid::Uuid;
 
 use super::*;
@@ -30,9 +30,9 @@ fn materials(scores: &[f32]) -> Vec<SampleMaterial> {
     scores.iter().enumerate().map(make).collect()
 }
 
-/// A room past its start, with a hand on its clock.
+/// A loop past its start, with a hand on its clock.
 struct Bench {
-    room: Train,
+    train: Train,
     now: Millis,
     head: u64,
 }
@@ -40,11 +40,11 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let mut bench = Self {
-            room: Train::new(Config::for_tests()),
+            train: Train::new(Config::for_tests()),
             now: 10_000,
             head: 0,
         };
-        let started = bench.room.step(bench.now, Event::Started);
+        let started = bench.train.step(bench.now, Event::Started);
         assert!(matches!(started[..], [Effect::Sync, Effect::Look]));
         bench.report(Report::Synced(Ok(0)));
         assert!(bench.report(Report::Looked(Ok(Vec::new()))).is_empty());
@@ -56,16 +56,16 @@ impl Bench {
     }
 
     fn report(&mut self, report: Report) -> Vec<Effect> {
-        self.room.step(self.now, Event::Reported(report))
+        self.train.step(self.now, Event::Reported(report))
     }
 
     fn wake(&mut self) -> Vec<Effect> {
-        self.room.step(self.now, Event::Arrived(Wake))
+        self.train.step(self.now, Event::Arrived(Wake))
     }
 
     fn tick(&mut self, after_ms: Millis) -> Vec<Effect> {
         self.now += after_ms;
-        self.room.step(self.now, Event::Ticked)
+        self.train.step(self.now, Event::Ticked)
     }
 
     /// From a look to the scope that is claimed.
@@ -168,8 +168,8 @@ fn lessons_go_along_and_a_method_may_leave_scores_out() {
         (Method::Supervised, [0.0, 0.0], vec!["correction"]),
     ] {
         let mut bench = Bench::new();
-        bench.room.config.method = method;
-        bench.room.config.baseline = Baseline::None;
+        bench.train.config.method = method;
+        bench.train.config.baseline = Baseline::None;
         bench.wake();
         bench.look(vec![ready("a", 8, 0)]);
         let mut materials = materials(&[1.0, -1.0]);
@@ -231,11 +231,11 @@ fn a_step_goes_from_claim_to_publish_and_reports_what_it_did() {
     assert_eq!(order.report["memory"]["history"]["weight"], 2.0);
     let next = bench.report(Report::Published(PublishOutcome::Published(policy(1))));
     assert!(matches!(next[..], [Effect::Look]));
-    let counters = bench.room.counters();
+    let counters = bench.train.counters();
     assert_eq!((counters.versions, counters.turns_trained), (1, 2));
     assert_eq!(counters.law_violations, 0);
     assert!(bench.look(vec![]).is_none());
-    assert!(bench.room.is_idle());
+    assert!(bench.train.is_idle());
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn busy_scopes_do_not_starve_the_others_and_only_one_job_runs() {
         bench.look(vec![]);
     }
     assert_eq!(served.values().copied().collect::<Vec<i32>>(), [10, 10, 10]);
-    assert_eq!(bench.room.counters().lost, 30);
-    assert_eq!(bench.room.counters().versions, 0);
+    assert_eq!(bench.train.counters().lost, 30);
+    assert_eq!(bench.train.counters().versions, 0);
 }
 
 #[test]
@@ -309,8 +309,8 @@ fn what_the_gate_refuses_is_never_saved_and_halves_the_rate_in_time() {
         bench.look(vec![]);
     }
     assert_eq!(scales, [1.0, 1.0, 0.5]);
-    assert_eq!(bench.room.counters().gate_refusals, 3);
-    assert_eq!(bench.room.counters().versions, 0);
+    assert_eq!(bench.train.counters().gate_refusals, 3);
+    assert_eq!(bench.train.counters().versions, 0);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn a_failing_step_is_tried_again_later_and_given_up_in_the_end() {
         panic!()
     };
     assert_eq!(refusal.reason, Reason::StepFailed);
-    assert_eq!(bench.room.counters().step_failures, 3);
+    assert_eq!(bench.train.counters().step_failures, 3);
 }
 
 #[test]
@@ -395,8 +395,8 @@ fn saving_and_publishing_are_tried_again_on_ticks_and_then_the_claims_go_back() 
     let failed = PublishOutcome::Failed("locked".into());
     let given_up = bench.report(Report::Published(failed));
     assert!(matches!(given_up[..], [Effect::Release(..)]));
-    assert_eq!(bench.room.counters().versions, 0);
-    assert_eq!(bench.room.counters().given_up, 1);
+    assert_eq!(bench.train.counters().versions, 0);
+    assert_eq!(bench.train.counters().given_up, 1);
 }
 
 #[test]
@@ -416,9 +416,9 @@ fn a_step_longer_than_its_leases_keeps_them() {
         assert_eq!(renewal(bench.tick(1)), None, "once per third of a lease");
         assert!(bench.report(Report::Renewed(Ok(2))).is_empty());
     }
-    assert_eq!(bench.room.counters().leases_lost, 0);
+    assert_eq!(bench.train.counters().leases_lost, 0);
     bench.report(Report::Renewed(Ok(1)));
-    assert_eq!(bench.room.counters().leases_lost, 1);
+    assert_eq!(bench.train.counters().leases_lost, 1);
     // The step goes on; the publish will be refused by the ledger.
     assert!(matches!(bench.trained(Ok(candidate(1))), Effect::Save(..)));
 }
@@ -428,14 +428,14 @@ fn draining_begins_nothing_and_ends_what_is_under_way() {
     // While a step runs: it is stopped, its claims go back.
     let mut bench = Bench::new();
     bench.job(&[1.0, -1.0]);
-    assert!(bench.room.step(bench.now, Event::Draining).is_empty());
-    assert!(!bench.room.is_idle());
+    assert!(bench.train.step(bench.now, Event::Draining).is_empty());
+    assert!(!bench.train.is_idle());
     assert!(matches!(
         bench.trained(Err(TrainError::Stopped)),
         Effect::Release(..)
     ));
     assert!(bench.report(Report::Released).is_empty());
-    assert!(bench.room.is_idle());
+    assert!(bench.train.is_idle());
     assert!(bench.wake().is_empty());
 
     // While a save waits for another attempt: it is not waited for.
@@ -444,38 +444,38 @@ fn draining_begins_nothing_and_ends_what_is_under_way() {
     bench.trained(Ok(candidate(5)));
     bench.report(Report::Saved(Err("disk full".into())));
     assert!(matches!(
-        bench.room.step(bench.now, Event::Draining)[..],
+        bench.train.step(bench.now, Event::Draining)[..],
         [Effect::Release(..)]
     ));
     assert!(bench.report(Report::Released).is_empty());
-    assert!(bench.room.is_idle());
+    assert!(bench.train.is_idle());
 
     // Between save and publish: the version still comes out.
     let mut bench = Bench::new();
     bench.job(&[1.0, -1.0]);
     bench.trained(Ok(candidate(5)));
-    bench.room.step(bench.now, Event::Draining);
+    bench.train.step(bench.now, Event::Draining);
     assert!(matches!(
         bench.report(Report::Saved(Ok(blob())))[..],
         [Effect::Publish(_)]
     ));
     bench.report(Report::Published(PublishOutcome::Published(policy(1))));
-    assert!(bench.room.is_idle());
-    assert_eq!(bench.room.counters().versions, 1);
+    assert!(bench.train.is_idle());
+    assert_eq!(bench.train.counters().versions, 1);
 }
 
 #[test]
 fn folders_are_looked_through_however_many_versions_are_kept() {
     let mut bench = Bench::new();
-    let interval_ms = bench.room.config.prune.interval_ms;
-    assert_eq!(bench.room.config.prune.keep_versions, 0);
+    let interval_ms = bench.train.config.prune.interval_ms;
+    assert_eq!(bench.train.config.prune.keep_versions, 0);
     let prunes = |effects: Vec<Effect>| effects.iter().any(|e| matches!(e, Effect::Prune));
     assert!(!prunes(bench.tick(20)), "it is too early");
     assert!(prunes(bench.tick(interval_ms)));
     assert!(!prunes(bench.tick(interval_ms)), "one round at a time");
     bench.report(Report::Pruned(Ok(3)));
     assert!(prunes(bench.tick(20)));
-    assert_eq!(bench.room.counters().folders_pruned, 3);
+    assert_eq!(bench.train.counters().folders_pruned, 3);
 }
 
 #[test]
@@ -534,16 +534,16 @@ fn a_batch_of_which_nothing_may_train_is_followed_by_the_next_look() {
 
 #[test]
 fn the_heads_are_read_until_they_were_read_once() {
-    let mut room = Train::new(Config::for_tests());
-    room.step(0, Event::Started);
-    room.step(0, Event::Reported(Report::Looked(Ok(Vec::new()))));
-    room.step(0, Event::Reported(Report::Synced(Err("locked".into()))));
-    let again = room.step(20, Event::Ticked);
+    let mut train = Train::new(Config::for_tests());
+    train.step(0, Event::Started);
+    train.step(0, Event::Reported(Report::Looked(Ok(Vec::new()))));
+    train.step(0, Event::Reported(Report::Synced(Err("locked".into()))));
+    let again = train.step(20, Event::Ticked);
     assert!(matches!(
         again[..],
         [Effect::Sync, Effect::Prune, Effect::Look]
     ));
-    room.step(20, Event::Reported(Report::Synced(Ok(1))));
-    room.step(20, Event::Reported(Report::Looked(Ok(Vec::new()))));
-    assert!(matches!(room.step(40, Event::Ticked)[..], [Effect::Look]));
+    train.step(20, Event::Reported(Report::Synced(Ok(1))));
+    train.step(20, Event::Reported(Report::Looked(Ok(Vec::new()))));
+    assert!(matches!(train.step(40, Event::Ticked)[..], [Effect::Look]));
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use hone_domain::Loop;
-use hone_runtime::{RoomState, RoomStatus};
+use hone_runtime::{LoopPhase, LoopStatus};
 use hone_serve::{EngineStats, HistogramSnapshot};
 
 use super::Http;
@@ -253,13 +253,13 @@ type LoopRow = (
     &'static str,
     &'static str,
     &'static str,
-    fn(&RoomStatus) -> f64,
+    fn(&LoopStatus) -> f64,
 );
 
 #[rustfmt::skip]
 const LOOPS: &[LoopRow] = &[
-    ("loop_up", "gauge", "1 while the loop runs.", |s| f64::from(s.state == RoomState::Running)),
-    ("loop_paused", "gauge", "1 while the loop is switched off.", |s| f64::from(s.state == RoomState::Paused)),
+    ("loop_up", "gauge", "1 while the loop runs.", |s| f64::from(s.state == LoopPhase::Running)),
+    ("loop_paused", "gauge", "1 while the loop is switched off.", |s| f64::from(s.state == LoopPhase::Paused)),
     ("loop_steps_total", "counter", "Steps taken.", |s| s.steps as f64),
     ("loop_restarts_total", "counter", "Restarts after a failure.", |s| s.restarts as f64),
     ("loop_queue_depth", "gauge", "Values waiting in the inbox.", |s| s.queue_depth as f64),
@@ -274,9 +274,9 @@ fn loops(page: &mut Page, http: &Http) {
     let board = http.board.snapshot();
     for (name, kind, help, read) in LOOPS {
         page.family(name, kind, help);
-        let told = |room: &str| BESIDE.contains(name) || Loop::named(room).is_some();
-        for (room, status) in board.iter().filter(|(room, _)| told(room)) {
-            page.value(name, &[("loop", room)], read(status));
+        let told = |one: &str| BESIDE.contains(name) || Loop::named(one).is_some();
+        for (one, status) in board.iter().filter(|(one, _)| told(one)) {
+            page.value(name, &[("loop", one)], read(status));
         }
     }
     page.family(
@@ -288,9 +288,9 @@ fn loops(page: &mut Page, http: &Http) {
         page.value("funnel_total", &[("stage", stage)], count as f64);
     }
     page.family("loop_number", "gauge", "The loops' own numbers.");
-    for (room, status) in &board {
+    for (one, status) in &board {
         for (name, value) in &status.numbers {
-            page.value("loop_number", &[("loop", room), ("name", name)], *value);
+            page.value("loop_number", &[("loop", one), ("name", name)], *value);
         }
     }
 }

@@ -58,7 +58,7 @@ pub struct Http {
     pub policies: Latest<Policies>,
     /// The training job under way.
     pub under_way: Arc<dyn Fn() -> Option<TrainingJob> + Send + Sync>,
-    /// The rooms' conditions.
+    /// The loops' conditions.
     pub board: Board,
     /// Time.
     pub clock: Arc<dyn Clock>,

@@ -10,7 +10,7 @@ use hone_domain::{NextKind, Token};
 use hone_judge::reading::{Example, Probe, Reading, Seen, shortened};
 use hone_judge::rules::{Exchange, judge_reply};
 use hone_judge::{Reader, ReadingConfig, labelled};
-use hone_runtime::{Board, RoomState, Shutdown};
+use hone_runtime::{Board, LoopPhase, Shutdown};
 use hone_serve::{Backend, Cancel};
 use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
@@ -175,7 +175,7 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
     let _switch = parts.board.enter(NAME);
     parts
         .board
-        .update(NAME, |room| room.state = RoomState::Starting);
+        .update(NAME, |status| status.state = LoopPhase::Starting);
     let began = Instant::now();
     let path = place(parts);
     let found = match kept(&path) {
@@ -205,9 +205,9 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
                 ("wishes_share", crossed.wishes),
             ];
             keep(&path, &found);
-            parts.board.update(NAME, |room| {
-                room.state = RoomState::Running;
-                room.numbers.extend(numbers);
+            parts.board.update(NAME, |status| {
+                status.state = LoopPhase::Running;
+                status.numbers.extend(numbers);
             });
             let _first = probe.set(found).is_ok();
         }
@@ -218,9 +218,9 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
 /// Says that the rules alone read replies, and why.
 pub(super) fn off(board: &Board, why: &str) {
     let _switch = board.enter(NAME);
-    board.update(NAME, |room| {
-        room.state = RoomState::Stopped;
-        room.numbers.insert("on", 0.0);
+    board.update(NAME, |status| {
+        status.state = LoopPhase::Stopped;
+        status.numbers.insert("on", 0.0);
     });
     tracing::info!(why, "the reading is off; the rules alone read replies");
 }

@@ -298,7 +298,7 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
     let (wake, inbox) = queue(1, Overflow::DropOldest);
     let (to_train, _woken) = queue(1, Overflow::DropOldest);
     let stop = ShutdownTrigger::new();
-    let room = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
+    let running = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
     wake.send(Wake).unwrap();
     let verdict = loop {
         let view = ledger.turn(turn.id).await.unwrap().unwrap();
@@ -308,7 +308,7 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     stop.pull();
-    room.await.unwrap().unwrap();
+    running.await.unwrap().unwrap();
     let choice = verdict.hint_choice.unwrap();
     let by = hone_domain::ChosenBy::Agreement;
     assert_eq!(choice.by, by, "{}", choice.reason);

@@ -73,7 +73,7 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
         board: Board::new(),
     };
     let stop = ShutdownTrigger::new();
-    let room = tokio::spawn(hone_collect::run(ctx, inbox, to_judge, stop.signal()));
+    let running = tokio::spawn(hone_collect::run(ctx, inbox, to_judge, stop.signal()));
     let load = Load {
         backend: model::null_backend(clock),
         recorder,
@@ -81,7 +81,7 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
     };
     let report = measure(&load, &*ledger, time).await;
     stop.pull();
-    let ended = room.await.map_err(|error| error.to_string())?;
+    let ended = running.await.map_err(|error| error.to_string())?;
     ended.map_err(|error| error.to_string())?;
     ledger.close().await;
     report

@@ -1,10 +1,10 @@
-//! A room as the one loop drives it, in virtual time: effects take a fixed time each.
+//! A loop as the one loop drives it, in virtual time: effects take a fixed time each.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hone_runtime::{Event, Hands, Inbox, Room};
+use hone_runtime::{Event, Hands, Inbox, LoopState};
 
 use super::ledger::SimLedger;
 use super::seat::Timed;
@@ -51,15 +51,15 @@ impl Costed for hone_train::Effect {
     }
 }
 
-/// How often a room looks for work.
+/// How often a loop looks for work.
 const TICK_MS: i64 = 100;
 
 /// An effect that never ends.
 type Endless<R> = Pin<Box<dyn Future<Output = R>>>;
 
-/// A room as the one loop drives it, with virtual time for what its hands do.
-pub(super) struct Lane<R: Room, H> {
-    room: R,
+/// A loop as the one loop drives it, with virtual time for what its hands do.
+pub(super) struct Lane<R: LoopState, H> {
+    state: R,
     hands: H,
     pub(super) inbox: Inbox<R::Input>,
     ledger: Arc<SimLedger>,
@@ -72,12 +72,12 @@ pub(super) struct Lane<R: Room, H> {
 
 impl<R, H> Lane<R, H>
 where
-    R: Room,
+    R: LoopState,
     R::Effect: Timed + Costed,
     H: Hands<R>,
 {
     pub(super) fn new(
-        (room, hands): (R, H),
+        (state, hands): (R, H),
         inbox: Inbox<R::Input>,
         ledger: Arc<SimLedger>,
         (mode, slots): (Mode, usize),
@@ -86,7 +86,7 @@ where
             ledger.hang();
         }
         Self {
-            room,
+            state,
             hands,
             inbox,
             ledger,
@@ -99,7 +99,7 @@ where
     }
 
     fn step(&mut self, now_ms: i64, event: Event<R::Input, R::Report>) {
-        self.waiting.extend(self.room.step(now_ms, event));
+        self.waiting.extend(self.state.step(now_ms, event));
     }
 
     /// Everything that happens in this millisecond.
@@ -155,7 +155,7 @@ where
 
     /// A number of its board.
     pub(super) fn number(&self, name: &str) -> u64 {
-        let numbers = self.room.observe();
+        let numbers = self.state.observe();
         let found = numbers.iter().find(|(key, _)| *key == name);
         found.unwrap_or_else(|| panic!("{name} is observed")).1 as u64
     }

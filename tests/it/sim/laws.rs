@@ -110,7 +110,7 @@ fn published(
     }
 }
 
-/// S1, and what the rooms found themselves.
+/// S1, and what the loops found themselves.
 fn counted(world: &World, broken: &mut Vec<String>) {
     let number = |name| world.collect.number(name);
     let law = invariants::turns_are_accounted(
@@ -121,7 +121,7 @@ fn counted(world: &World, broken: &mut Vec<String>) {
     );
     note(broken, law);
     if world.train.number("law_violations_total") > 0 {
-        broken.push("the train room counted a broken law".to_owned());
+        broken.push("the train loop counted a broken law".to_owned());
     }
 }
 

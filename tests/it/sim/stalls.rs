@@ -163,11 +163,11 @@ struct Run {
     train: Lane<Train, TrainHands>,
     plant: Plant,
     serve: Mode,
-    // Keeps the train room's hands from taking its fall for a stop.
+    // Keeps the train loop's hands from taking its fall for a stop.
     _stop: ShutdownTrigger,
 }
 
-/// What the rooms share.
+/// What the loops share.
 struct Resources {
     folder: tempfile::TempDir,
     raw: Arc<SqliteLedger>,

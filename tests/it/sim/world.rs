@@ -1,4 +1,4 @@
-//! The ring in one process: real rooms, a real ledger, and one seeded scheduler that moves them.
+//! The ring in one process: real loops, a real ledger, and one seeded scheduler that moves them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ const ROUNDS: usize = 120;
 /// When a run begins.
 const BEGINNING_MS: i64 = 1_700_000_000_000;
 
-/// A room.
+/// A loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     Collect,
@@ -39,7 +39,7 @@ enum Which {
     Train,
 }
 
-const ROOMS: [Which; 3] = [Which::Collect, Which::Judge, Which::Train];
+const LOOPS: [Which; 3] = [Which::Collect, Which::Judge, Which::Train];
 
 /// Everything that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub(super) struct World {
     pub(super) users: Users,
 }
 
-/// Does the same with whichever room it is.
+/// Does the same with whichever loop it is.
 macro_rules! at {
     ($world:expr, $which:expr, $seat:ident => $done:expr) => {
         match $which {
@@ -190,7 +190,7 @@ fn train_config(folder: &std::path::Path) -> hone_train::Config {
     (config.staleness_max_versions, config.row_tokens_max) = (1, 32);
     (config.lease_ms, config.attempts_max) = (4_000, 3);
     (config.backoff_first_ms, config.backoff_max_ms) = (10, 80);
-    // Rollbacks come from the operator here, who is told apart from the room.
+    // Rollbacks come from the operator here, who is told apart from the loop.
     config.watch.enabled = false;
     config.validate().unwrap();
     config
@@ -262,7 +262,7 @@ impl World {
         self.clock.now_ms()
     }
 
-    // === rooms ===
+    // === loops ===
 
     fn start(&mut self, which: Which) {
         let now_ms = self.now();
@@ -339,7 +339,7 @@ impl World {
 
     /// The process dies and begins again, with nothing but the disk.
     async fn crash_all(&mut self) {
-        for which in ROOMS {
+        for which in LOOPS {
             self.crash(which).await;
         }
         self.users.cut();
@@ -350,7 +350,7 @@ impl World {
         self.carry = Carry::default();
         *self.door.index.lock().unwrap() = empty_index();
         self.door.policies.set(Policies::default());
-        for which in ROOMS {
+        for which in LOOPS {
             self.start(which);
         }
     }
@@ -414,11 +414,11 @@ impl World {
         act(&mut self.users, &mut moment);
     }
 
-    /// A room; where there is a choice, one that has something to do.
+    /// A loop; where there is a choice, one that has something to do.
     fn choose(&mut self, action: Action) -> Which {
         let now_ms = self.now();
         let mut useful = Vec::new();
-        for which in ROOMS {
+        for which in LOOPS {
             let has_work = at!(self, which, seat => match action {
                 Action::Deliver => seat.is_up() && seat.inbox.stats().depth > 0,
                 Action::Perform => !seat.due(now_ms).is_empty(),
@@ -430,7 +430,7 @@ impl World {
                 useful.push(which);
             }
         }
-        let of: &[Which] = if useful.is_empty() { &ROOMS } else { &useful };
+        let of: &[Which] = if useful.is_empty() { &LOOPS } else { &useful };
         *self.rng.pick(of)
     }
 
@@ -475,7 +475,7 @@ impl World {
         self.replace_drained();
     }
 
-    /// The two ends of the wakes to a room other than collect, which gets none.
+    /// The two ends of the wakes to a loop other than collect, which gets none.
     fn wakes(&self, which: Which) -> (&hone_runtime::Inbox<Wake>, &Outbox<Wake>) {
         match which {
             Which::Collect | Which::Judge => (&self.judge.inbox, &self.to_judge),
@@ -489,7 +489,7 @@ impl World {
     }
 
     fn replace_drained(&mut self) {
-        for which in ROOMS {
+        for which in LOOPS {
             at!(self, which, seat => if seat.is_drained() {
                 seat.at_work = None;
                 seat.draining = false;
@@ -520,7 +520,7 @@ impl World {
             self.user(Users::finish);
         }
         self.replace_drained();
-        for which in ROOMS {
+        for which in LOOPS {
             self.start(which);
             let now_ms = self.now();
             while at!(self, which, seat => seat.deliver(now_ms)) {}
@@ -643,7 +643,7 @@ pub(super) fn run(seed: u64, plant: Plant) -> Result<Tally, Vec<String>> {
         .unwrap();
     runtime.block_on(Box::pin(async {
         let mut world = World::new(seed, plant).await;
-        for which in ROOMS {
+        for which in LOOPS {
             world.start(which);
         }
         let mut broken = Box::pin(world.steps()).await;

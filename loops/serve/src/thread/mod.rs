@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use hone_domain::{Delta, Digest, Policies, ServeError, StopReason};
 use hone_kernels::Executor;
 use hone_nn::{Model, Runner, blocks_out_of_sight};
-use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
+use hone_runtime::{Board, Clock, LatestReader, LoopPhase, Switch};
 use tokio::sync::mpsc;
 
 use crate::adapters::{AdapterTable, TableLimits, Wanted};
@@ -200,7 +200,7 @@ impl Core {
 
     /// Until it is told to stop or has to give up.
     pub(crate) fn run(mut self) {
-        self.show(RoomState::Running);
+        self.show(LoopPhase::Running);
         while self.take_commands() {
             self.wait_until_free();
             self.drop_parked();
@@ -255,7 +255,7 @@ impl Core {
             return true;
         }
         self.show(if paused {
-            RoomState::Paused
+            LoopPhase::Paused
         } else {
             self.working_state()
         });
@@ -317,7 +317,7 @@ impl Core {
             Command::Stop(at) => {
                 self.stop_at = Some(at);
                 self.swap_all();
-                self.show(RoomState::Draining);
+                self.show(LoopPhase::Draining);
             }
         }
     }
@@ -440,16 +440,16 @@ impl Core {
         counters.kv_blocks_cached.store(self.pool.idle(), Relaxed);
     }
 
-    fn working_state(&self) -> RoomState {
+    fn working_state(&self) -> LoopPhase {
         if self.stop_at.is_some() {
-            RoomState::Draining
+            LoopPhase::Draining
         } else {
-            RoomState::Running
+            LoopPhase::Running
         }
     }
 
     /// Writes its condition on the board.
-    fn show(&mut self, state: RoomState) {
+    fn show(&mut self, state: LoopPhase) {
         self.board_at = Instant::now();
         let counters = &self.ctx.shared.counters;
         let (waiting, limit) = (counters.waiting.load(Relaxed), self.ctx.config.waiting_max);
@@ -511,7 +511,7 @@ impl Core {
             .for_each(|sequence| self.fail(sequence, error()));
         self.ctx.shared.counters.running.store(0, Relaxed);
         self.ctx.shared.counters.waiting.store(0, Relaxed);
-        self.show(RoomState::Stopped);
+        self.show(LoopPhase::Stopped);
     }
 }
 

@@ -11,7 +11,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use hone_ledger::LedgerCounts;
-use hone_runtime::RoomStatus;
+use hone_runtime::LoopStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
@@ -103,7 +103,7 @@ pub struct StatusReply {
     pub engine: Option<EngineStatus>,
     /// The loops.
     #[schema(value_type = Object)]
-    pub loops: BTreeMap<&'static str, RoomStatus>,
+    pub loops: BTreeMap<&'static str, LoopStatus>,
     /// Turns by how far their hints came since the loops began: `turns`, `judged`, `hinted` (somebody
     /// said what should have been done), `accepted` (and it was kept), `chosen` (by the policy, among several), `trained` (and learned
     /// from).
@@ -216,7 +216,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
 #[derive(Serialize)]
 struct Event {
     at_ms: i64,
-    loops: BTreeMap<&'static str, RoomStatus>,
+    loops: BTreeMap<&'static str, LoopStatus>,
     engine: Option<EngineStatus>,
     scopes_with_policy: usize,
 }
@@ -264,10 +264,15 @@ impl Watcher {
                 scopes_with_policy: self.http.policies.get().len(),
             };
             // A tick of an idle loop is no news.
-            let news = event.loops.iter().map(|(name, room)| {
+            let news = event.loops.iter().map(|(name, status)| {
                 (
                     *name,
-                    (room.state, room.queue_depth, room.restarts, &room.numbers),
+                    (
+                        status.state,
+                        status.queue_depth,
+                        status.restarts,
+                        &status.numbers,
+                    ),
                 )
             });
             let news = serde_json::to_string(&(

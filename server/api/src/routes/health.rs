@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hone_runtime::RoomState;
+use hone_runtime::LoopPhase;
 
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
@@ -39,7 +39,7 @@ pub async fn readyz(State(http): State<Arc<Http>>) -> Response {
     }
     let serve = http.board.snapshot().get("serve").map(|s| s.state);
     match serve {
-        Some(RoomState::Stopped | RoomState::Restarting) => {
+        Some(LoopPhase::Stopped | LoopPhase::Restarting) => {
             not_ready("the serve loop does not run at present")
         }
         _ => ready(&http).into_response(),

@@ -1,7 +1,7 @@
 //! Models, versions, probes, metrics, the console's routes, and the document that names them all.
 
 use axum::body::Body;
-use hone_runtime::RoomState;
+use hone_runtime::LoopPhase;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -48,12 +48,12 @@ async fn readiness_follows_the_serve_loop_and_the_stop() {
     stage
         .http
         .board
-        .update("serve", |s| s.state = RoomState::Stopped);
+        .update("serve", |s| s.state = LoopPhase::Stopped);
     assert_eq!(stage.get("/readyz").await.status, 503);
     stage
         .http
         .board
-        .update("serve", |s| s.state = RoomState::Running);
+        .update("serve", |s| s.state = LoopPhase::Running);
     assert_eq!(stage.get("/readyz").await.status, 200);
     let body = json!({"model": "gpt", "messages": [{"role": "user", "content": "x"}]});
     stage.http.life.drain();

@@ -11,7 +11,7 @@ async fn stage() -> Stage {
     let stage = Stage::new(Recorder::Collects).await;
     for name in ["serve", "collect", "judge", "train"] {
         stage.http.board.enter(name);
-        let running = hone_runtime::RoomState::Running;
+        let running = hone_runtime::LoopPhase::Running;
         stage.http.board.update(name, |s| s.state = running);
     }
     stage
@@ -117,7 +117,7 @@ async fn the_sentence_and_the_alerts_follow_the_loops() {
         (&json["learning"], &json["alerts"]),
         (&json!("soon"), &json!([]))
     );
-    let paused = hone_runtime::RoomState::Paused;
+    let paused = hone_runtime::LoopPhase::Paused;
     stage.http.board.update("train", |s| s.state = paused);
     let at = sampled(&stage, 2).await[0];
     let json = stage.get("/admin/v1/why").await.json();
@@ -132,7 +132,7 @@ async fn the_sentence_and_the_alerts_follow_the_loops() {
         (&json!("train_paused"), &json!(at))
     );
     assert_eq!(alert["severity"], "warn");
-    let running = hone_runtime::RoomState::Running;
+    let running = hone_runtime::LoopPhase::Running;
     stage.http.board.update("train", |s| s.state = running);
     sampled(&stage, 1).await;
     let json = stage.get("/admin/v1/why").await.json();

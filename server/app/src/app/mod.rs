@@ -1,9 +1,9 @@
-//! The wiring: which room holds which end of which link.
+//! The wiring: which loop holds which end of which link.
 
+mod loops;
 mod people;
 mod reload;
 mod resources;
-mod rooms;
 mod stop;
 
 use std::io::ErrorKind;
@@ -64,7 +64,7 @@ pub struct App {
     http: Arc<Http>,
     ledger: Arc<dyn Ledger>,
     engine: Option<Arc<Engine>>,
-    rooms: JoinSet<()>,
+    loops: JoinSet<()>,
     listening: JoinHandle<()>,
     stop_listening: ShutdownTrigger,
     abort: ShutdownTrigger,
@@ -88,7 +88,7 @@ async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String>
 }
 
 impl App {
-    /// Opens the store, loads the model, binds the port, starts the rooms, reads which sessions are
+    /// Opens the store, loads the model, binds the port, starts the loops, reads which sessions are
     /// open, opens the door, in this order; the error says what to do.
     pub fn start(config: Config) -> impl Future<Output = Result<Self, String>> {
         Self::start_on(config, device::cuda)
@@ -107,28 +107,28 @@ impl App {
         let (listener, addr) = bound(address).await?;
         let resources = resources::open(&config).await?;
         people::check_public(&resources, addr)?;
-        let scrub = rooms::scrub(&resources);
+        let scrub = loops::scrub(&resources);
         scrub.at_start().await;
         let mut tasks = JoinSet::new();
         let (to_judge, from_collect) = queue(1, Overflow::DropOldest);
         let (to_train, from_judge) = queue(1, Overflow::DropOldest);
-        let collect = rooms::collect(&resources, to_judge, &mut tasks);
-        let (backend, engine) = rooms::serve(&resources, &served)?;
+        let collect = loops::collect(&resources, to_judge, &mut tasks);
+        let (backend, engine) = loops::serve(&resources, &served)?;
         let computed = served.builtin.as_ref().zip(engine.as_deref());
         let computed = computed.map(|(builtin, engine)| model::computed_by(builtin, engine));
-        let base = rooms::base(&resources, &served, engine.clone());
-        rooms::judge(&resources, (from_collect, to_train), base, &mut tasks).await?;
+        let base = loops::base(&resources, &served, engine.clone());
+        loops::judge(&resources, (from_collect, to_train), base, &mut tasks).await?;
         let serving = (&served, engine.clone());
-        rooms::train(&resources, serving, from_judge, &mut tasks)?;
+        loops::train(&resources, serving, from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
-        let eraser = rooms::eraser(&resources, backend.clone(), &mut tasks);
-        rooms::in_place(&resources, &mut tasks);
-        rooms::scrubbing(&resources, (scrub, backend.clone()), &mut tasks);
+        let eraser = loops::eraser(&resources, backend.clone(), &mut tasks);
+        loops::in_place(&resources, &mut tasks);
+        loops::scrubbing(&resources, (scrub, backend.clone()), &mut tasks);
         let door = backend.map(|backend| {
             let parts = (backend, &served, collect.clone());
             Arc::new(door_of(&resources, parts, &abort))
         });
-        let importer = rooms::importer(&resources, &served);
+        let importer = loops::importer(&resources, &served);
         let http = http_of(
             &resources,
             (door, collect),
@@ -138,11 +138,11 @@ impl App {
         let http = Arc::new(http);
         people::watch(&resources, &mut tasks);
         let first_link = people::first_link(&resources, addr).await?;
-        rooms::measures(&resources, &http, &mut tasks);
-        rooms::remember(&resources).await;
+        loops::measures(&resources, &http, &mut tasks);
+        loops::remember(&resources).await;
         let stop_listening = ShutdownTrigger::new();
         let limits = (limits_of(&config), stop_listening.signal());
-        let acceptor = rooms::tls(&resources, tls.as_ref(), &mut tasks)?;
+        let acceptor = loops::tls(&resources, tls.as_ref(), &mut tasks)?;
         let listening = tokio::spawn(listen((listener, acceptor), router(http.clone()), limits));
         Ok(Self {
             addr,
@@ -155,7 +155,7 @@ impl App {
             http,
             ledger: resources.ledger,
             engine,
-            rooms: tasks,
+            loops: tasks,
             listening,
             stop_listening,
             abort,

@@ -11,8 +11,8 @@ use hone_runtime::Shutdown;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use super::loops::beside;
 use super::resources::Resources;
-use super::rooms::beside;
 use hone_accounts::{Directory, links};
 
 /// The file in the data folder with the link for the first admin. Others may read what a service prints.

@@ -1,4 +1,4 @@
-//! What every room shares, opened once.
+//! What every loop shares, opened once.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ use hone_monitor::telemetry::{Telemetry, Traced};
 use hone_monitor::troubles::Troubles;
 use hone_net::outbound::Outbound;
 
-/// What every room shares.
+/// What every loop shares.
 #[derive(Clone)]
 pub(super) struct Resources {
     pub(super) config: Arc<Config>,

@@ -1,4 +1,4 @@
-//! How a server ends: door first, then the engine, then the rooms, the recorder last.
+//! How a server ends: door first, then the engine, then the loops, the recorder last.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl App {
     }
 
     /// Stops accepting, lets replies finish within the drain deadline, ends the others with an
-    /// error event, then drains the rooms and closes the ledger. True if nothing was cut.
+    /// error event, then drains the loops and closes the ledger. True if nothing was cut.
     pub async fn stop(mut self) -> bool {
         self.http.life.stop();
         self.stop_listening.pull();
@@ -51,7 +51,7 @@ impl App {
             }
         }
         self.stops[1].pull();
-        while self.rooms.join_next().await.is_some() {}
+        while self.loops.join_next().await.is_some() {}
         self.ledger.close().await;
         if let Some(telemetry) = self.telemetry.take() {
             telemetry.close().await;

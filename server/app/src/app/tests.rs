@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hone_runtime::{Board, RoomState};
+use hone_runtime::{Board, LoopPhase};
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
@@ -120,7 +120,7 @@ async fn what_works_beside_the_ring_begins_again_after_a_panic() {
     let (board, stop, runs) = (Board::new(), ShutdownTrigger::new(), Arc::default());
     let (mut tasks, counted) = (JoinSet::new(), Arc::<AtomicU32>::clone(&runs));
     let name = ("eraser", board.clone());
-    rooms::beside(name, stop.signal(), &mut tasks, move |stop| {
+    loops::beside(name, stop.signal(), &mut tasks, move |stop| {
         let run = counted.fetch_add(1, Ordering::Relaxed);
         async move {
             assert!(run > 0, "boom");
@@ -131,11 +131,11 @@ async fn what_works_beside_the_ring_begins_again_after_a_panic() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let seen = || board.snapshot()["eraser"].clone();
-    assert_eq!((seen().restarts, seen().state), (1, RoomState::Running));
+    assert_eq!((seen().restarts, seen().state), (1, LoopPhase::Running));
     assert_eq!(seen().last_error.as_deref(), Some("panicked: boom"));
     stop.pull();
     tasks.join_next().await.unwrap().unwrap();
-    assert_eq!((seen().restarts, seen().state), (1, RoomState::Stopped));
+    assert_eq!((seen().restarts, seen().state), (1, LoopPhase::Stopped));
 }
 
 #[tokio::test]

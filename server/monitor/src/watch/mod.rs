@@ -172,7 +172,7 @@ impl Watch {
         let refused = now.counts.as_ref().map_or(0, |counts| counts.refused);
         let dropped = |look: &Look| {
             let collect = look.loops.get("collect");
-            let number = collect.and_then(|room| room.numbers.get("turns_dropped_total"));
+            let number = collect.and_then(|status| status.numbers.get("turns_dropped_total"));
             number.copied().unwrap_or_default() as u64
         };
         Facts {

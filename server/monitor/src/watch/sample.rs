@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hone_domain::{Loop, Reason, Scope, Stage};
 use hone_ledger::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
-use hone_runtime::RoomStatus;
+use hone_runtime::LoopStatus;
 use hone_serve::{EngineStats, HistogramSnapshot};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub struct Look {
     /// The engine's counters, where serve runs here.
     pub engine: Option<EngineStats>,
     /// The loops.
-    pub loops: BTreeMap<&'static str, RoomStatus>,
+    pub loops: BTreeMap<&'static str, LoopStatus>,
     /// Where turns are; none where the ledger did not answer.
     pub counts: Option<LedgerCounts>,
     /// How long turns wait.
@@ -139,17 +139,17 @@ fn serving_rates(out: &mut Out, (before, now): (&EngineStats, &EngineStats), sec
 }
 
 fn loops(out: &mut Out, now: &Look) {
-    for (name, room) in &now.loops {
-        out.put(format!("{name}_restarts_total"), room.restarts as f64);
+    for (name, status) in &now.loops {
+        out.put(format!("{name}_restarts_total"), status.restarts as f64);
         // The work beside the loops has no inbox and no steps.
         if Loop::named(name).is_some() {
-            out.put(format!("{name}_queue_depth"), room.queue_depth as f64);
-            out.put(format!("{name}_steps_total"), room.steps as f64);
+            out.put(format!("{name}_queue_depth"), status.queue_depth as f64);
+            out.put(format!("{name}_steps_total"), status.steps as f64);
         }
     }
     // Serve's own numbers are the engine's.
-    for (name, room) in now.loops.iter().filter(|(name, _)| **name != "serve") {
-        for (number, value) in &room.numbers {
+    for (name, status) in now.loops.iter().filter(|(name, _)| **name != "serve") {
+        for (number, value) in &status.numbers {
             out.put(format!("{name}_{number}"), *value);
         }
     }
@@ -181,13 +181,13 @@ fn ledger(out: &mut Out, now: &Look) {
 }
 
 fn learning_rates(out: &mut Out, (before, now): (&Look, &Look), seconds: f64) {
-    let number = |look: &Look, room: &str, name: &str| {
-        let room = look.loops.get(room)?;
-        room.numbers.get(name).copied()
+    let number = |look: &Look, loop_name: &str, name: &str| {
+        let status = look.loops.get(loop_name)?;
+        status.numbers.get(name).copied()
     };
-    // A room that began again counts from 0.
-    let grown = |room: &str, name: &str| {
-        let grown = number(now, room, name)? - number(before, room, name)?;
+    // A loop that began again counts from 0.
+    let grown = |loop_name: &str, name: &str| {
+        let grown = number(now, loop_name, name)? - number(before, loop_name, name)?;
         (grown >= 0.0).then_some(grown)
     };
     let rates = [

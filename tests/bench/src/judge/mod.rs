@@ -7,9 +7,9 @@
 
 mod canary;
 mod commanded;
+mod judge_loop;
 mod programs;
 mod reading;
-mod room;
 mod script;
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use super::Bench;
 use super::report::{Report, milli};
 use crate::conversations;
 use hone_net::outbound::Outbound;
-use room::{Judged, Said, Voter};
+use judge_loop::{Judged, Said, Voter};
 
 /// Conversations of the binding corpus, and its seed; the test uses the same.
 const CONVERSATIONS: usize = 10_000;
@@ -52,14 +52,14 @@ pub(super) fn judge(bench: &Bench) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The room's verdicts on these next states, in their order.
+/// The loop's verdicts on these next states, in their order.
 async fn verdicts(
     bench: &Bench,
     all: &[Said],
     voter: Option<Voter>,
 ) -> Result<Vec<Judged>, String> {
     let folder = bench.folder()?;
-    room::judge_in(folder.path(), &bench.config.judge, (all, voter)).await
+    judge_loop::judge_in(folder.path(), &bench.config.judge, (all, voter)).await
 }
 
 /// Puts a line into table and object.

@@ -1,4 +1,4 @@
-//! The room with a real ledger and real blobs; the trainer is replaced where its numbers do not
+//! The loop with a real ledger and real blobs; the trainer is replaced where its numbers do not
 //! matter.
 #![allow(clippy::unwrap_used)]
 
@@ -191,7 +191,7 @@ async fn a_wake_turns_judged_turns_into_a_version() {
     house.check_hashes().await;
 }
 
-/// Runs four turns with a fault at one call, a new room after a death, and checks that each turn
+/// Runs four turns with a fault at one call, a new loop after a death, and checks that each turn
 /// is in exactly one version. Returns whether the call was reached.
 async fn survives(at: usize, fault: Fault) -> bool {
     let house = House::new().await;
@@ -206,7 +206,7 @@ async fn survives(at: usize, fault: Fault) -> bool {
     ctx.blobs = Arc::new(FaultyBlobs(ctx.blobs, plan.clone()));
     let running = House::start(ctx);
     // Done is a version that serve was told of; one that is only in the ledger may be a dead
-    // room's, whose successor has to tell.
+    // loop's, whose successor has to tell.
     let done = || async { house.policies.get().len() == 1 };
     tokio::select! {
         () = plan.died.notified() => {
@@ -520,7 +520,7 @@ async fn complaints_bring_the_last_good_version_back_and_stop_learning() {
         house.until_settled(50).await;
     }
     learning.stop().await;
-    // A room that watches, and never has enough turns to learn.
+    // A loop that watches, and never has enough turns to learn.
     let mut ctx = house.ctx(Hashes::plain());
     ctx.config.watch.enabled = true;
     (ctx.config.batch_turns, ctx.config.batch_turns_min) = (1_000, 1_000);

@@ -1,4 +1,4 @@
-//! One function per room: which end of which link it holds.
+//! One function per loop: which end of which link it holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use hone_collect::Input;
 use hone_domain::Loop;
 use hone_kernels::Executor;
 use hone_runtime::{
-    Backoff, Board, Inbox, Outbox, Overflow, RoomState, Shutdown, Wake, queue, supervise,
+    Backoff, Board, Inbox, LoopPhase, Outbox, Overflow, Shutdown, Wake, queue, supervise,
 };
 use hone_serve::{Backend, Engine};
 use tokio::task::JoinSet;
@@ -29,7 +29,7 @@ use hone_monitor::watch;
 use hone_net::tls::Tls;
 use hone_train::{Base, Importer};
 
-/// Pauses before a failed room begins again.
+/// Pauses before a failed loop begins again.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(200),
     most: Duration::from_secs(30),
@@ -39,7 +39,7 @@ const BACKOFF: Backoff = Backoff {
 /// How long a start waits for the sessions of before.
 const REMEMBER_MAX: Duration = Duration::from_secs(10);
 
-/// Work beside the ring until the shutdown, begun again like a room when it fails, and on the board
+/// Work beside the ring until the shutdown, begun again like a loop when it fails, and on the board
 /// like one. It has no inbox and cannot be switched off.
 pub(super) fn beside<F, Fut>(
     (name, board): (&'static str, Board),
@@ -52,7 +52,7 @@ pub(super) fn beside<F, Fut>(
 {
     let (entry, stop) = (board.clone(), shutdown.clone());
     tasks.spawn(supervise((name, board), BACKOFF, shutdown, move || {
-        entry.update(name, |room| room.state = RoomState::Running);
+        entry.update(name, |status| status.state = LoopPhase::Running);
         let work = make(stop.clone());
         async {
             work.await;
@@ -128,7 +128,7 @@ pub(super) fn tls(
 pub(super) fn collect(
     resources: &Resources,
     to_judge: Outbox<Wake>,
-    rooms: &mut JoinSet<()>,
+    loops: &mut JoinSet<()>,
 ) -> Option<Outbox<Input>> {
     if !resources.config.runs(Loop::Collect) {
         return None;
@@ -145,7 +145,7 @@ pub(super) fn collect(
     };
     let shutdown = resources.stops[1].signal();
     let (name, board) = (Loop::Collect.name(), resources.board.clone());
-    rooms.spawn(supervise(
+    loops.spawn(supervise(
         (name, board),
         BACKOFF,
         shutdown.clone(),
@@ -180,7 +180,7 @@ pub(super) async fn remember(resources: &Resources) {
 pub(super) fn eraser(
     resources: &Resources,
     backend: Option<Arc<dyn Backend>>,
-    rooms: &mut JoinSet<()>,
+    loops: &mut JoinSet<()>,
 ) -> Arc<Eraser> {
     let eraser = Arc::new(Eraser::new(
         (resources.personal.clone(), resources.versions.clone()),
@@ -189,7 +189,7 @@ pub(super) fn eraser(
         resources.config.learning.forget_piece_turns,
     ));
     let (name, run) = (("eraser", resources.board.clone()), eraser.clone());
-    beside(name, resources.stops[0].signal(), rooms, move |stop| {
+    beside(name, resources.stops[0].signal(), loops, move |stop| {
         run.clone().run(stop)
     });
     eraser
@@ -213,16 +213,16 @@ pub(super) fn scrub(resources: &Resources) -> Arc<Scrub> {
 pub(super) fn scrubbing(
     resources: &Resources,
     (scrub, backend): (Arc<Scrub>, Option<Arc<dyn Backend>>),
-    rooms: &mut JoinSet<()>,
+    loops: &mut JoinSet<()>,
 ) {
     let name = ("scrub", resources.board.clone());
-    beside(name, resources.stops[0].signal(), rooms, move |stop| {
+    beside(name, resources.stops[0].signal(), loops, move |stop| {
         scrub.clone().run(backend.clone(), stop)
     });
 }
 
 /// What notices that the ledger's files are gone, or that their disk is full.
-pub(super) fn in_place(resources: &Resources, rooms: &mut JoinSet<()>) {
+pub(super) fn in_place(resources: &Resources, loops: &mut JoinSet<()>) {
     let watched = Arc::new(InPlace {
         ledger: resources.ledger.clone(),
         folder: resources.config.store.folder().ok(),
@@ -230,7 +230,7 @@ pub(super) fn in_place(resources: &Resources, rooms: &mut JoinSet<()>) {
         clock: resources.clock.clone(),
     });
     let name = ("in_place", resources.board.clone());
-    beside(name, resources.stops[0].signal(), rooms, move |stop| {
+    beside(name, resources.stops[0].signal(), loops, move |stop| {
         watched.clone().run(stop)
     });
 }
@@ -249,10 +249,10 @@ pub(super) fn importer(resources: &Resources, served: &Served) -> Importer {
 
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
 /// what they are worth out).
-pub(super) fn measures(resources: &Resources, http: &Arc<Http>, rooms: &mut JoinSet<()>) {
+pub(super) fn measures(resources: &Resources, http: &Arc<Http>, loops: &mut JoinSet<()>) {
     let (name, watched) = (("watch", resources.board.clone()), http.watch.clone());
     let sources = http.sources();
-    beside(name, resources.stops[0].signal(), rooms, move |stop| {
+    beside(name, resources.stops[0].signal(), loops, move |stop| {
         watch::run(watched.clone(), sources.clone(), stop)
     });
     let asks = resources.config.learning.paired_prompts > 0;
@@ -268,7 +268,7 @@ pub(super) fn measures(resources: &Resources, http: &Arc<Http>, rooms: &mut Join
         config: resources.config.learning.clone(),
     });
     let (name, paired) = (("paired", resources.board.clone()), http.paired.clone());
-    beside(name, resources.stops[0].signal(), rooms, move |stop| {
+    beside(name, resources.stops[0].signal(), loops, move |stop| {
         paired.clone().run(parts.clone(), stop)
     });
 }
@@ -299,7 +299,7 @@ pub(super) async fn judge(
     resources: &Resources,
     (inbox, to_train): (Inbox<Wake>, Outbox<Wake>),
     base: Option<BaseParts>,
-    rooms: &mut JoinSet<()>,
+    loops: &mut JoinSet<()>,
 ) -> Result<(), String> {
     if !resources.config.runs(Loop::Judge) {
         return Ok(());
@@ -325,7 +325,7 @@ pub(super) async fn judge(
     };
     let shutdown = resources.stops[0].signal();
     let (name, board) = (Loop::Judge.name(), resources.board.clone());
-    rooms.spawn(supervise(
+    loops.spawn(supervise(
         (name, board),
         BACKOFF,
         shutdown.clone(),
@@ -348,7 +348,7 @@ pub(super) fn train(
     resources: &Resources,
     (served, engine): (&Served, Option<Arc<Engine>>),
     inbox: Inbox<Wake>,
-    rooms: &mut JoinSet<()>,
+    loops: &mut JoinSet<()>,
 ) -> Result<(), String> {
     let Some(builtin) = served
         .builtin
@@ -406,7 +406,7 @@ pub(super) fn train(
     };
     let shutdown = resources.stops[0].signal();
     let (name, board) = (Loop::Train.name(), resources.board.clone());
-    rooms.spawn(supervise(
+    loops.spawn(supervise(
         (name, board),
         BACKOFF,
         shutdown.clone(),

@@ -1,4 +1,4 @@
-//! The real room on a ledger of its own: committed next states in, verdicts out.
+//! The real loop on a ledger of its own: committed next states in, verdicts out.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ pub(super) fn next_state(said: &Said) -> NextState {
     }
 }
 
-/// Runs the room on a ledger in `folder` until everything has a verdict; verdicts in the order of `all`.
+/// Runs the loop on a ledger in `folder` until everything has a verdict; verdicts in the order of `all`.
 pub(super) async fn judge_in(
     folder: &Path,
     config: &hone_judge::Config,
@@ -140,7 +140,7 @@ pub(super) async fn judge_in(
     let (wake, inbox) = queue(1, Overflow::DropOldest);
     let (to_train, _woken) = queue(1, Overflow::DropOldest);
     let stop = ShutdownTrigger::new();
-    let room = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
+    let running = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
     let _woken = wake.send(Wake).is_ok();
     let began = Instant::now();
     let mut judged = Vec::with_capacity(turns.len());
@@ -155,14 +155,14 @@ pub(super) async fn judge_in(
                     is_explained,
                 };
             }
-            if began.elapsed() > PATIENCE || room.is_finished() {
+            if began.elapsed() > PATIENCE || running.is_finished() {
                 return Err("the judge did not come to an end".to_owned());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         });
     }
     stop.pull();
-    let ended = room.await.map_err(|error| error.to_string())?;
+    let ended = running.await.map_err(|error| error.to_string())?;
     ended.map_err(|error| error.to_string())?;
     ledger.close().await;
     Ok(judged)

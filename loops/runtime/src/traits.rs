@@ -1,11 +1,11 @@
-//! The shape every room has.
+//! The shape every loop has.
 
 use std::future::Future;
 
-/// The whole alphabet of what can happen to a room.
+/// The whole alphabet of what can happen to a loop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<Input, Report> {
-    /// The room began, or began again after a failure: reload from the ledger.
+    /// The loop began, or began again after a failure: reload from the ledger.
     Started,
     /// Something arrived in the inbox.
     Arrived(Input),
@@ -17,8 +17,8 @@ pub enum Event<Input, Report> {
     Draining,
 }
 
-/// A room's pure half.
-pub trait Room: Send + 'static {
+/// A loop's pure half.
+pub trait LoopState: Send + 'static {
     /// What arrives in its inbox.
     type Input: Send + 'static;
     /// What it wants done.
@@ -36,8 +36,8 @@ pub trait Room: Send + 'static {
     fn observe(&self) -> Vec<(&'static str, f64)>;
 }
 
-/// A room's only IO.
-pub trait Hands<R: Room>: Clone + Send + Sync + 'static {
+/// A loop's only IO.
+pub trait Hands<R: LoopState>: Clone + Send + Sync + 'static {
     /// Performs one effect to its end.
     fn perform(&self, effect: R::Effect) -> impl Future<Output = R::Report> + Send;
 }
