@@ -65,7 +65,7 @@ fn loops_have_one_shape() {
         assert!(folder.join("config.rs").exists(), "{name} has no config.rs");
     }
     for name in ["collect", "judge", "train"] {
-        for file in ["event.rs", "state.rs", "hands.rs"] {
+        for file in ["event.rs", "state.rs", "effects.rs"] {
             let path = root().join("loops").join(name).join("src").join(file);
             assert!(path.exists(), "{name} has no {file}");
         }

@@ -74,7 +74,7 @@ impl TestApp {
         }
     }
 
-    /// Holds the hands of a loop, so that it hangs, or lets them go.
+    /// Holds the effects of a loop, so that it hangs, or lets them go.
     ///
     /// # Panics
     /// Where no such loop runs.

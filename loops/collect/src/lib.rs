@@ -12,8 +12,8 @@
 
 mod carry;
 mod config;
+mod effects;
 mod event;
-mod hands;
 mod queue;
 mod sessions;
 mod state;
@@ -29,10 +29,10 @@ use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdow
 
 pub use carry::Carry;
 pub use config::Config;
+pub use effects::CollectEffects;
 pub use event::{
     Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote,
 };
-pub use hands::CollectHands;
 pub use state::State;
 
 /// The loop's name on the board.
@@ -91,8 +91,8 @@ pub async fn run(
     };
     let drain_ms = config.drain_ms;
     let state = State::new(config, ctx.ids.clone());
-    let hands = CollectHands::new(ctx, outbox);
-    match drive(state, hands, inbox, (shutdown, drive_config)).await {
+    let effects = CollectEffects::new(ctx, outbox);
+    match drive(state, effects, inbox, (shutdown, drive_config)).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),
     }

@@ -20,8 +20,8 @@ mod checking;
 mod completer;
 mod config;
 mod decide;
+mod effects;
 mod event;
-mod hands;
 pub mod labelled;
 #[cfg(test)]
 mod pipeline_tests;
@@ -50,8 +50,8 @@ pub use completer::{CompleteOptions, Completed, Completer, CompleterError};
 pub use config::{
     Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, MovingOn, ReadingConfig,
 };
+pub use effects::JudgeEffects;
 pub use event::{CheckAsk, Effect, ReadAsk, RecordError, Report, VoteAsk, VoteError, WeighAsk};
-pub use hands::JudgeHands;
 pub use reading::Reader;
 pub use state::State;
 pub use verify::{CallReply, Caller, CallerError, Calling, Rule, check_verifier};
@@ -167,8 +167,8 @@ pub async fn run(
             executed: count.executed,
         }
     })));
-    let hands = JudgeHands::new(ctx, outbox);
-    match drive(state, hands, inbox, (shutdown, drive_config)).await {
+    let effects = JudgeEffects::new(ctx, outbox);
+    match drive(state, effects, inbox, (shutdown, drive_config)).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),
     }

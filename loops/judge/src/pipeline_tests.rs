@@ -16,7 +16,7 @@ use crate::{Completed, Config, Effect, ModelConfig, Report, State, VoteAsk, Vote
 const TURNS: usize = 4_000;
 const GROUP: usize = 4;
 const EVERY_MS: i64 = 50;
-/// How often the simulated hands look for votes that were withdrawn.
+/// How often the simulated effects look for votes that were withdrawn.
 const TICK_MS: i64 = 20;
 const DEADLINE_MS: u64 = 2_000;
 const SEED: u64 = 5;
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// The hands hear at once that a vote is not needed any more.
+    /// The effects hear at once that a vote is not needed any more.
     fn withdraw(&mut self) -> Vec<Effect> {
         let is_over = |next: &mut Next| match next {
             Next::Ends(ask, _) => ask.withdrawn.try_recv() == Err(TryRecvError::Closed),

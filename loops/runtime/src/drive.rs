@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::{Board, Clock, Event, Hands, Inbox, LoopPhase, LoopState, Shutdown};
+use crate::{Board, Clock, Effects, Event, Inbox, LoopPhase, LoopState, Shutdown};
 
 /// How a loop is driven.
 #[derive(Clone)]
@@ -36,19 +36,19 @@ pub enum Ended {
 }
 
 /// Runs a loop until shutdown, then drains it. The inbox is read only while there is room for
-/// effects, so a slow hand makes its queue fill up and never its memory.
+/// effects, so a slow effect makes its queue fill up and never its memory.
 pub async fn drive<R, H>(
     mut state: R,
-    hands: H,
+    effects: H,
     inbox: Inbox<R::Input>,
     (shutdown, config): (Shutdown, DriveConfig),
 ) -> Ended
 where
     R: LoopState,
-    H: Hands<R>,
+    H: Effects<R>,
 {
     let switch = config.board.enter(config.name);
-    let mut effects = FuturesUnordered::new();
+    let mut running = FuturesUnordered::new();
     let mut waiting = std::collections::VecDeque::new();
     let mut ticks = interval(config.tick);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -68,22 +68,22 @@ where
                 (&config, phase),
                 &state,
                 &inbox,
-                effects.len() + waiting.len(),
+                running.len() + waiting.len(),
             );
         }
-        while effects.len() < config.effects_in_flight_max.max(1) {
+        while running.len() < config.effects_in_flight_max.max(1) {
             let Some(effect) = waiting.pop_front() else {
                 break;
             };
-            let (hands, switch) = (hands.clone(), switch.clone());
-            effects.push(async move {
+            let (effects, switch) = (effects.clone(), switch.clone());
+            running.push(async move {
                 switch.free().await;
-                let report = hands.perform(effect).await;
+                let report = effects.perform(effect).await;
                 switch.free().await;
                 report
             });
         }
-        let at_rest = effects.is_empty() && waiting.is_empty() && state.is_idle();
+        let at_rest = running.is_empty() && waiting.is_empty() && state.is_idle();
         if draining.is_some() && at_rest && inbox.stats().depth == 0 {
             return Ended::Drained;
         }
@@ -101,7 +101,7 @@ where
                 draining = Some(Instant::now() + config.drain_deadline);
                 Some(Event::Draining)
             }
-            Some(report) = effects.next(), if !effects.is_empty() => Some(Event::Reported(report)),
+            Some(report) = running.next(), if !running.is_empty() => Some(Event::Reported(report)),
             () = switch.until(!paused), if draining.is_none() => None,
             value = inbox.recv(), if waiting.is_empty() && !paused && !closed => {
                 closed = value.is_none();

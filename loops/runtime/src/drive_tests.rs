@@ -49,7 +49,7 @@ impl LoopState for Adder {
 #[derive(Clone)]
 struct Slow(Duration);
 
-impl Hands<Adder> for Slow {
+impl Effects<Adder> for Slow {
     async fn perform(&self, effect: u64) -> u64 {
         tokio::time::sleep(self.0).await;
         effect
@@ -92,15 +92,15 @@ async fn a_loop_finishes_what_is_under_way_and_then_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_ends_a_loop_whose_hands_hang() {
+async fn the_deadline_ends_a_loop_whose_effects_hang() {
     let (board, trigger) = (Board::new(), ShutdownTrigger::new());
     let (out, inbox) = queue(16, Overflow::DropNewest);
     out.send(1).expect("there is room");
-    let hands = Slow(Duration::from_secs(1_000_000));
+    let effects = Slow(Duration::from_secs(1_000_000));
     let state = Adder::default();
     let drive = tokio::spawn(drive(
         state,
-        hands,
+        effects,
         inbox,
         (trigger.signal(), config(&board)),
     ));
@@ -115,11 +115,11 @@ async fn a_paused_loop_takes_nothing_until_it_is_resumed() {
     let switch = board.enter("adder");
     switch.pause(true);
     let (out, inbox) = queue(16, Overflow::DropNewest);
-    let hands = Slow(Duration::from_millis(1));
+    let effects = Slow(Duration::from_millis(1));
     let state = Adder::default();
     let drive = tokio::spawn(drive(
         state,
-        hands,
+        effects,
         inbox,
         (trigger.signal(), config(&board)),
     ));
@@ -135,18 +135,18 @@ async fn a_paused_loop_takes_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn held_hands_end_nothing_until_they_are_let_go() {
+async fn held_effects_end_nothing_until_they_are_let_go() {
     let (board, trigger) = (Board::new(), ShutdownTrigger::new());
     let switch = board.enter("adder");
     let (out, inbox) = queue(16, Overflow::DropNewest);
-    let hands = Slow(Duration::from_secs(10));
+    let effects = Slow(Duration::from_secs(10));
     let drive = tokio::spawn(drive(
         Adder::default(),
-        hands,
+        effects,
         inbox,
         (trigger.signal(), config(&board)),
     ));
-    // One is under way when the hands are held, the other begins after that.
+    // One is under way when the effects are held, the other begins after that.
     out.send(1).expect("there is room");
     tokio::time::sleep(Duration::from_secs(5)).await;
     switch.hold(true);
@@ -169,9 +169,9 @@ async fn what_waits_in_the_inbox_when_the_stop_begins_is_taken() {
         out.send(n).expect("there is room");
     }
     trigger.pull();
-    let hands = Slow(Duration::from_millis(1));
+    let effects = Slow(Duration::from_millis(1));
     let state = Adder::default();
-    let ended = drive(state, hands, inbox, (trigger.signal(), config(&board))).await;
+    let ended = drive(state, effects, inbox, (trigger.signal(), config(&board))).await;
     assert_eq!(ended, Ended::Drained);
     assert_eq!(board.snapshot()["adder"].numbers["sum"], 15.0);
 }
@@ -184,11 +184,11 @@ async fn a_closed_inbox_slows_nobody_down() {
         out.send(n).expect("there is room");
     }
     drop(out);
-    let hands = Slow(Duration::from_millis(10));
+    let effects = Slow(Duration::from_millis(10));
     let state = Adder::default();
     let drive = tokio::spawn(drive(
         state,
-        hands,
+        effects,
         inbox,
         (trigger.signal(), config(&board)),
     ));

@@ -1,7 +1,7 @@
 //! How a loop runs: the one loop, its links, its clock, its end.
 //!
 //! A loop is a pure `step(now, event) -> effects`; [`drive`] is the only select loop and
-//! [`Hands`] the only IO. Links are [`Queue`](queue) (bounded, with a named overflow rule) and
+//! [`Effects`] the only IO. Links are [`Queue`](queue) (bounded, with a named overflow rule) and
 //! [`Latest`] (only the newest value matters). This crate never knows what a loop does.
 
 mod clock;
@@ -20,7 +20,7 @@ pub use queue::{Inbox, Outbox, Overflow, QueueStats, queue};
 pub use shutdown::{Shutdown, ShutdownTrigger};
 pub use status::{Board, LoopPhase, LoopStatus, Switch};
 pub use supervise::{Backoff, supervise};
-pub use traits::{Event, Hands, LoopState};
+pub use traits::{Effects, Event, LoopState};
 
 /// A hint that there may be work; carries nothing, because the ledger is the truth.
 #[derive(Clone, Copy, Debug, Default)]

@@ -98,19 +98,19 @@ impl Switch {
         let _there = receiver.wait_for(|now| *now == paused).await.is_ok();
     }
 
-    /// Holds the loop's hands (true) or lets them go (false): while they are held, nothing that
+    /// Holds the loop's effects (true) or lets them go (false): while they are held, nothing that
     /// the loop wants done comes to an end, as with a disk or a machine that does not answer.
     /// For tests and measurements of what a loop that hangs does to the others.
     pub fn hold(&self, held: bool) {
         self.held.send_replace(held);
     }
 
-    /// Whether the hands are held.
+    /// Whether the effects are held.
     pub fn is_held(&self) -> bool {
         *self.held.borrow()
     }
 
-    /// Waits until the hands are free.
+    /// Waits until the effects are free.
     pub async fn free(&self) {
         let mut receiver = self.held.subscribe();
         // The sender lives in `self`, so this cannot fail.

@@ -37,7 +37,7 @@ pub trait LoopState: Send + 'static {
 }
 
 /// A loop's only IO.
-pub trait Hands<R: LoopState>: Clone + Send + Sync + 'static {
+pub trait Effects<R: LoopState>: Clone + Send + Sync + 'static {
     /// Performs one effect to its end.
     fn perform(&self, effect: R::Effect) -> impl Future<Output = R::Report> + Send;
 }

@@ -19,11 +19,11 @@ mod config;
 mod context_config;
 mod counters;
 mod credit;
+mod effects;
 mod event;
 mod filter;
 mod gate;
 mod guards;
-mod hands;
 mod import;
 mod job;
 mod nn_trainer;
@@ -71,10 +71,10 @@ pub use counters::Counters;
 pub use credit::{
     Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow, second_tries,
 };
+pub use effects::TrainEffects;
 pub use event::{Claimed, ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
-pub use hands::TrainHands;
 pub use import::{Base, Importer};
 pub use nn_trainer::{
     Fact, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
@@ -164,8 +164,8 @@ pub enum Error {
 pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;
     let (config, clock, board) = (ctx.config.clone(), ctx.clock.clone(), ctx.board.clone());
-    let hands = TrainHands::start(ctx, shutdown.clone())?;
-    let ahead = hands.clone();
+    let effects = TrainEffects::start(ctx, shutdown.clone())?;
+    let ahead = effects.clone();
     tokio::spawn(async move { ahead.prepare().await });
     let driven = DriveConfig {
         name: NAME,
@@ -175,7 +175,7 @@ pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(),
         clock,
         board,
     };
-    match drive(Train::new(config), hands, inbox, (shutdown, driven)).await {
+    match drive(Train::new(config), effects, inbox, (shutdown, driven)).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::Deadline),
     }

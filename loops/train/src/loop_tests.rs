@@ -14,8 +14,8 @@ use hone_runtime::{Clock, ShutdownTrigger, Wake};
 use sha2::Digest as _;
 use uuid::Uuid;
 
+use crate::effects::TrainEffects;
 use crate::faults::{Fault, FaultyBlobs, FaultyLedger, Plan};
-use crate::hands::TrainHands;
 use crate::house::House;
 use crate::prune::Pruner;
 use crate::testing::candidate;
@@ -260,8 +260,8 @@ async fn a_claim_that_fails_half_way_is_given_back() {
     let plan = Plan::new(Some((1, Fault::FailsBefore)));
     let mut ctx = house.ctx(Hashes::plain());
     ctx.ledger = Arc::new(FaultyLedger(ctx.ledger, plan.clone()));
-    let hands = TrainHands::start(ctx, trigger.signal()).unwrap();
-    assert!(hands.claimer.claim(anna()).await.is_err());
+    let effects = TrainEffects::start(ctx, trigger.signal()).unwrap();
+    assert!(effects.claimer.claim(anna()).await.is_err());
     assert!(plan.was_hit());
     let ready = house.ledger.ready(house.clock.now_ms()).await.unwrap();
     assert_eq!(ready[0].count, 4);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hone_runtime::{Event, Hands, Inbox, LoopState};
+use hone_runtime::{Effects, Event, Inbox, LoopState};
 
 use super::ledger::SimLedger;
 use super::seat::Timed;
@@ -57,10 +57,10 @@ const TICK_MS: i64 = 100;
 /// An effect that never ends.
 type Endless<R> = Pin<Box<dyn Future<Output = R>>>;
 
-/// A loop as the one loop drives it, with virtual time for what its hands do.
+/// A loop as the one loop drives it, with virtual time for what its effects do.
 pub(super) struct Lane<R: LoopState, H> {
     state: R,
-    hands: H,
+    effects: H,
     pub(super) inbox: Inbox<R::Input>,
     ledger: Arc<SimLedger>,
     pub(super) mode: Mode,
@@ -74,10 +74,10 @@ impl<R, H> Lane<R, H>
 where
     R: LoopState,
     R::Effect: Timed + Costed,
-    H: Hands<R>,
+    H: Effects<R>,
 {
     pub(super) fn new(
-        (state, hands): (R, H),
+        (state, effects): (R, H),
         inbox: Inbox<R::Input>,
         ledger: Arc<SimLedger>,
         (mode, slots): (Mode, usize),
@@ -87,7 +87,7 @@ where
         }
         Self {
             state,
-            hands,
+            effects,
             inbox,
             ledger,
             mode,
@@ -138,8 +138,8 @@ where
             };
             let pause_ms = i64::try_from(effect.take_pause_ms()).unwrap();
             let over_ms = now_ms + pause_ms + effect.cost_ms();
-            let hands = self.hands.clone();
-            let mut work: Endless<_> = Box::pin(async move { hands.perform(effect).await });
+            let effects = self.effects.clone();
+            let mut work: Endless<_> = Box::pin(async move { effects.perform(effect).await });
             let ledger = self.ledger.clone();
             let report = tokio::select! {
                 biased;

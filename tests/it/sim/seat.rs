@@ -1,6 +1,6 @@
-//! A loop taken apart: its state, its hands, and everything between them, moved by hand.
+//! A loop taken apart: its state, its effects, and everything between them, moved by hand.
 
-use hone_runtime::{Event, Hands, Inbox, LoopState};
+use hone_runtime::{Effects, Event, Inbox, LoopState};
 
 use super::ledger::SimLedger;
 use super::rng::Rng;
@@ -51,7 +51,7 @@ impl<R, H> Seat<R, H>
 where
     R: LoopState,
     R::Effect: Timed,
-    H: Hands<R>,
+    H: Effects<R>,
 {
     pub(super) fn empty(inbox: Inbox<R::Input>) -> Self {
         Self {
@@ -69,8 +69,8 @@ where
     }
 
     /// Starts it.
-    pub(super) fn start(&mut self, now_ms: i64, state: R, hands: H) {
-        self.at_work = Some((state, hands));
+    pub(super) fn start(&mut self, now_ms: i64, state: R, effects: H) {
+        self.at_work = Some((state, effects));
         self.draining = false;
         self.step(now_ms, Event::Started);
     }
@@ -109,8 +109,8 @@ where
     /// Performs one effect; its report waits to be delivered.
     pub(super) async fn perform(&mut self, place: usize) {
         let (_, effect) = self.effects.remove(place);
-        if let Some((_, hands)) = &self.at_work {
-            let report = Box::pin(hands.perform(effect)).await;
+        if let Some((_, effects)) = &self.at_work {
+            let report = Box::pin(effects.perform(effect)).await;
             self.reports.push(report);
         }
     }
@@ -147,9 +147,9 @@ pub(super) async fn crash<R, H>(
 ) where
     R: LoopState,
     R::Effect: Timed,
-    H: Hands<R>,
+    H: Effects<R>,
 {
-    let Some((state, hands)) = seat.at_work.take() else {
+    let Some((state, effects)) = seat.at_work.take() else {
         return;
     };
     drop(state);
@@ -158,17 +158,17 @@ pub(super) async fn crash<R, H>(
     for (_, effect) in std::mem::take(&mut seat.effects) {
         match rng.below(if survives { 4 } else { 3 }) {
             0 => drop(effect),
-            1 => drop(Box::pin(hands.perform(effect)).await),
+            1 => drop(Box::pin(effects.perform(effect)).await),
             2 => {
                 ledger.hang_after(rng.below(4), rng.chance(50));
                 tokio::select! {
                     biased;
-                    report = Box::pin(hands.perform(effect)) => drop(report),
+                    report = Box::pin(effects.perform(effect)) => drop(report),
                     () = ledger.until_hung() => {}
                 }
                 ledger.hang_never();
             }
-            _ => seat.leftovers.push((hands.clone(), effect)),
+            _ => seat.leftovers.push((effects.clone(), effect)),
         }
     }
 }

@@ -1,22 +1,22 @@
 //! Each loop stopped, then hung, in turn: the others do the same work in the same virtual time.
 //!
 //! A stock of open, unjudged and untrained turns gives every loop work for the whole span, whoever
-//! else stands still. A stopped loop takes nothing; the hands of a hung one call the ledger and
+//! else stands still. A stopped loop takes nothing; the effects of a hung one call the ledger and
 //! never get an answer, so that whatever they hold at that moment stays held.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use hone_blobs::FsBlobs;
-use hone_collect::{Carry, CollectHands, Input};
+use hone_collect::{Carry, CollectEffects, Input};
 use hone_domain::{Feedback, FeedbackId, Turn};
-use hone_judge::JudgeHands;
+use hone_judge::JudgeEffects;
 use hone_ledger::{FeedbackOutcome, Ledger};
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{
     Board, Clock, Ids, ManualClock, Overflow, SeededIds, ShutdownTrigger, Wake, queue,
 };
-use hone_train::{Train, TrainHands};
+use hone_train::{Train, TrainEffects};
 use tokio::sync::oneshot;
 
 use super::lane::{Lane, Mode};
@@ -158,12 +158,12 @@ impl Voices {
 /// Everything of one run.
 struct Run {
     resources: Resources,
-    collect: Lane<hone_collect::State, CollectHands>,
-    judge: Lane<hone_judge::State, JudgeHands>,
-    train: Lane<Train, TrainHands>,
+    collect: Lane<hone_collect::State, CollectEffects>,
+    judge: Lane<hone_judge::State, JudgeEffects>,
+    train: Lane<Train, TrainEffects>,
     plant: Plant,
     serve: Mode,
-    // Keeps the train loop's hands from taking its fall for a stop.
+    // Keeps the train loop's effects from taking its fall for a stop.
     _stop: ShutdownTrigger,
 }
 
@@ -248,15 +248,15 @@ impl Run {
         let stop = ShutdownTrigger::new();
         let collect = (
             hone_collect::State::new(collect_config(), resources.ids.clone()),
-            CollectHands::new(resources.collect(collects.clone()), to_judge),
+            CollectEffects::new(resources.collect(collects.clone()), to_judge),
         );
         let judge = (
             hone_judge::State::new(judge_config(), resources.ids.clone(), false),
-            JudgeHands::new(resources.judge(judges.clone()), to_train),
+            JudgeEffects::new(resources.judge(judges.clone()), to_train),
         );
         let train = (
             Train::new(train_config(resources.folder.path())),
-            TrainHands::start(resources.train(trains.clone()), stop.signal()).unwrap(),
+            TrainEffects::start(resources.train(trains.clone()), stop.signal()).unwrap(),
         );
         let mode = |of| stall.mode(of);
         Self {

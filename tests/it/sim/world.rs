@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use hone_blobs::FsBlobs;
-use hone_collect::{Carry, CollectHands, SharedIndex};
+use hone_collect::{Carry, CollectEffects, SharedIndex};
 use hone_domain::{Fate, Policies, PolicyVersion, Scope, SessionIndex, SessionIndexConfig};
-use hone_judge::JudgeHands;
+use hone_judge::JudgeEffects;
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Board, Clock, Event, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, Wake,
     queue,
 };
-use hone_train::{Train, TrainHands};
+use hone_train::{Train, TrainEffects};
 
 use super::ledger::{Plant, SimLedger};
 use super::rng::{Rng, mix};
@@ -129,11 +129,11 @@ pub(super) struct World {
     trainer: Arc<FakeTrainer>,
     to_judge: Outbox<Wake>,
     to_train: Outbox<Wake>,
-    judge: Seat<hone_judge::State, JudgeHands>,
+    judge: Seat<hone_judge::State, JudgeEffects>,
     collect_config: hone_collect::Config,
     tally: Tally,
-    pub(super) collect: Seat<hone_collect::State, CollectHands>,
-    pub(super) train: Seat<Train, TrainHands>,
+    pub(super) collect: Seat<hone_collect::State, CollectEffects>,
+    pub(super) train: Seat<Train, TrainEffects>,
     pub(super) train_config: hone_train::Config,
     pub(super) raw: Arc<SqliteLedger>,
     pub(super) ledger: Arc<SimLedger>,
@@ -269,8 +269,8 @@ impl World {
         match which {
             Which::Collect if !self.collect.is_up() => {
                 let state = hone_collect::State::new(self.collect_config.clone(), self.ids.clone());
-                let hands = CollectHands::new(self.collect_ctx(), self.to_judge.clone());
-                self.collect.start(now_ms, state, hands);
+                let effects = CollectEffects::new(self.collect_ctx(), self.to_judge.clone());
+                self.collect.start(now_ms, state, effects);
             }
             Which::Judge if !self.judge.is_up() => {
                 let ctx = hone_judge::Ctx {
@@ -285,13 +285,13 @@ impl World {
                     board: self.board.clone(),
                 };
                 let state = hone_judge::State::new(judge_config(), self.ids.clone(), false);
-                let hands = JudgeHands::new(ctx, self.to_train.clone());
-                self.judge.start(now_ms, state, hands);
+                let effects = JudgeEffects::new(ctx, self.to_train.clone());
+                self.judge.start(now_ms, state, effects);
             }
             Which::Train if !self.train.is_up() => {
                 let state = Train::new(self.train_config.clone());
-                let hands = TrainHands::start(self.train_ctx(), self.stop.signal()).unwrap();
-                self.train.start(now_ms, state, hands);
+                let effects = TrainEffects::start(self.train_ctx(), self.stop.signal()).unwrap();
+                self.train.start(now_ms, state, effects);
             }
             _ => {}
         }
@@ -389,16 +389,16 @@ impl World {
     }
 
     async fn leftover(&mut self) {
-        use hone_runtime::Hands as _;
+        use hone_runtime::Effects as _;
         if !self.judge.leftovers.is_empty() {
             let place = self.rng.below(self.judge.leftovers.len());
-            let (hands, effect) = self.judge.leftovers.remove(place);
-            drop(Box::pin(hands.perform(effect)).await);
+            let (effects, effect) = self.judge.leftovers.remove(place);
+            drop(Box::pin(effects.perform(effect)).await);
         }
         if !self.train.leftovers.is_empty() {
             let place = self.rng.below(self.train.leftovers.len());
-            let (hands, effect) = self.train.leftovers.remove(place);
-            drop(Box::pin(hands.perform(effect)).await);
+            let (effects, effect) = self.train.leftovers.remove(place);
+            drop(Box::pin(effects.perform(effect)).await);
         }
     }
 

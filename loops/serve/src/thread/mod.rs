@@ -222,7 +222,7 @@ impl Core {
         self.leave();
     }
 
-    /// Stands still while its hands are held, as a step would that never ends. A stop goes first.
+    /// Stands still while its effects are held, as a step would that never ends. A stop goes first.
     fn wait_until_free(&self) {
         while self.switch.is_held() && self.ctx.shared.live() == Life::Running {
             std::thread::sleep(HELD_LOOK);

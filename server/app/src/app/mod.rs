@@ -168,7 +168,7 @@ impl App {
         self.http.computed.as_ref()
     }
 
-    /// Holds the hands of a loop, or lets them go: see [`hone_runtime::Switch::hold`]. False where
+    /// Holds the effects of a loop, or lets them go: see [`hone_runtime::Switch::hold`]. False where
     /// no such loop runs. Only whoever holds the app itself can do that; no request can.
     pub fn hold(&self, name: &str, held: bool) -> bool {
         let switch = self.http.board.switch(name);

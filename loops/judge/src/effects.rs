@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use hone_domain::{Message, Millis, Verdict};
 use hone_ledger::{Claim, LedgerError};
-use hone_runtime::{Hands, Outbox, Wake};
+use hone_runtime::{Effects, Outbox, Wake};
 use tokio::time::timeout;
 
 use crate::rules::{self, Exchange};
@@ -17,13 +17,13 @@ use crate::{
 
 /// Performs the judge's effects.
 #[derive(Clone)]
-pub struct JudgeHands {
+pub struct JudgeEffects {
     ctx: Arc<Ctx>,
     outbox: Outbox<Wake>,
 }
 
-impl JudgeHands {
-    /// Hands that wake the trainer through `outbox`.
+impl JudgeEffects {
+    /// Effects that notify the trainer through `outbox`.
     pub fn new(ctx: Ctx, outbox: Outbox<Wake>) -> Self {
         Self {
             ctx: Arc::new(ctx),
@@ -180,7 +180,7 @@ impl JudgeHands {
     }
 }
 
-impl Hands<State> for JudgeHands {
+impl Effects<State> for JudgeEffects {
     async fn perform(&self, effect: Effect) -> Report {
         let text = |error: LedgerError| error.to_string();
         match effect {
@@ -206,5 +206,5 @@ impl Hands<State> for JudgeHands {
 }
 
 #[cfg(test)]
-#[path = "hands_tests.rs"]
+#[path = "effects_tests.rs"]
 mod tests;

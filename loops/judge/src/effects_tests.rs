@@ -197,7 +197,7 @@ async fn an_old_lease_is_fenced_and_a_given_up_transition_is_settled() {
     let rig = rig(false).await;
     add(&rig.ctx, 1, "wrong").await;
     let (outbox, _wakes) = queue(4, Overflow::DropNewest);
-    let hands = JudgeHands::new(rig.ctx.clone(), outbox);
+    let effects = JudgeEffects::new(rig.ctx.clone(), outbox);
     let ledger = &rig.ctx.ledger;
     let old = ledger.claim_transitions(1, 10, 0).await.unwrap().remove(0);
     let new = ledger
@@ -218,7 +218,7 @@ async fn an_old_lease_is_fenced_and_a_given_up_transition_is_settled() {
         votes: Vec::new(),
         judged_ms: 5,
     });
-    let report = hands.record(old.claim, verdict, 0).await;
+    let report = effects.record(old.claim, verdict, 0).await;
     assert!(matches!(
         report,
         Report::Recorded {
@@ -230,7 +230,7 @@ async fn an_old_lease_is_fenced_and_a_given_up_transition_is_settled() {
     let claimed = hone_runtime::Event::Reported(Report::Claimed(Ok(vec![often])));
     for effect in hone_runtime::LoopState::step(&mut state, 1_001, claimed) {
         assert!(matches!(
-            hands.perform(effect).await,
+            effects.perform(effect).await,
             Report::GaveUp(Ok(()))
         ));
     }

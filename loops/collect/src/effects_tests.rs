@@ -20,7 +20,7 @@ use crate::{Carry, Config, Input};
 
 struct Rig {
     ctx: Ctx,
-    hands: CollectHands,
+    effects: CollectEffects,
     wakes: Inbox<Wake>,
     personal: Arc<SqliteLedger>,
     _folder: TempDir,
@@ -47,7 +47,7 @@ async fn rig() -> Rig {
     };
     let (outbox, wakes) = queue(4, Overflow::DropNewest);
     Rig {
-        hands: CollectHands::new(ctx.clone(), outbox),
+        effects: CollectEffects::new(ctx.clone(), outbox),
         ctx,
         wakes,
         personal: ledger,
@@ -85,7 +85,7 @@ const LATE: Fate = Fate::Settled {
 async fn no_receipt_is_signed_for_what_was_forgotten_before_it_came() {
     let rig = rig().await;
     let (batch, signed) = with_turn(turn(1, 1));
-    rig.hands.write(batch).await;
+    rig.effects.write(batch).await;
     assert_eq!(signed.await, Ok(Receipt::Collected));
     let gone = turn(1, 1);
     let wish = hone_ledger::ForgetWish {
@@ -106,7 +106,7 @@ async fn no_receipt_is_signed_for_what_was_forgotten_before_it_came() {
         .await
         .unwrap();
     let (batch, signed) = with_turn(turn(2, 1));
-    rig.hands.write(batch).await;
+    rig.effects.write(batch).await;
     let withdrawn = Receipt::NotCollected(Reason::Withdrawn);
     assert_eq!(signed.await, Ok(withdrawn));
 }
@@ -115,7 +115,7 @@ async fn no_receipt_is_signed_for_what_was_forgotten_before_it_came() {
 async fn a_receipt_is_signed_for_what_is_on_disk_and_late_turns_do_not_train() {
     let rig = rig().await;
     let (batch, signed) = with_turn(turn(1, 1));
-    let wrote = rig.hands.write(batch).await;
+    let wrote = rig.effects.write(batch).await;
     assert_eq!(
         (wrote.recorded, wrote.error, signed.await),
         (1, None, Ok(Receipt::Collected))
@@ -125,7 +125,7 @@ async fn a_receipt_is_signed_for_what_is_on_disk_and_late_turns_do_not_train() {
     let (mut batch, signed) = with_turn(turn(2, 1));
     batch.transitions.push(next(2));
     drop(signed);
-    let wrote = rig.hands.write(batch).await;
+    let wrote = rig.effects.write(batch).await;
     assert_eq!(
         (wrote.late, wrote.transitions, wrote.error),
         (vec![id(2)], 0, None)
@@ -152,14 +152,14 @@ async fn new_transitions_wake_the_judge_and_known_ones_do_not() {
     let rig = rig().await;
     let (mut batch, _signed) = with_turn(turn(1, 1));
     batch.transitions.push(next(1));
-    let wrote = rig.hands.write(batch).await;
+    let wrote = rig.effects.write(batch).await;
     assert_eq!((wrote.transitions, wrote.ignored), (1, 0));
     assert!(rig.wakes.try_recv().is_some());
     let again = Batch {
         transitions: vec![next(1), next(50)],
         ..Batch::default()
     };
-    let wrote = rig.hands.write(again).await;
+    let wrote = rig.effects.write(again).await;
     assert_eq!(
         (wrote.transitions, wrote.ignored, wrote.error),
         (0, 2, None)
@@ -171,7 +171,7 @@ async fn new_transitions_wake_the_judge_and_known_ones_do_not() {
 async fn clear_feedback_settles_its_turn_at_once() {
     let rig = rig().await;
     let (batch, _signed) = with_turn(turn(1, 1));
-    rig.hands.write(batch).await;
+    rig.effects.write(batch).await;
     for (said, outcome, heard, stage) in [
         (
             Feedback {
@@ -215,7 +215,7 @@ async fn clear_feedback_settles_its_turn_at_once() {
             }],
             ..Batch::default()
         };
-        let wrote = rig.hands.write(batch).await;
+        let wrote = rig.effects.write(batch).await;
         assert_eq!(told.await.unwrap(), Ok(outcome));
         assert_eq!((wrote.heard, wrote.error), (heard, None));
         assert_eq!(fate(&*rig.ctx.ledger, 1).await, Fate::Pending { stage });
@@ -239,7 +239,7 @@ async fn a_failing_ledger_keeps_what_is_awaited_and_answers_feedback() {
         place: None,
         transition: hone_domain::TransitionId(Uuid::from_u128(1)),
     });
-    let wrote = rig.hands.write(batch).await;
+    let wrote = rig.effects.write(batch).await;
     assert!(wrote.error.is_some());
     assert_eq!(wrote.dropped, [id(2)]);
     assert!(rig.ctx.carry.doubts(id(1)) && rig.ctx.carry.doubts(id(2)));
@@ -271,7 +271,7 @@ async fn a_turn_whose_answer_was_lost_learns_nothing_until_it_is_settled() {
         }],
         ..Batch::default()
     };
-    let wrote = rig.hands.write(batch).await;
+    let wrote = rig.effects.write(batch).await;
     assert_eq!(
         (wrote.transitions, wrote.ignored, wrote.error),
         (0, 2, None)
@@ -285,7 +285,7 @@ async fn a_turn_whose_answer_was_lost_learns_nothing_until_it_is_settled() {
         transitions: vec![next(1)],
         ..Batch::default()
     };
-    let wrote = rig.hands.write(settle).await;
+    let wrote = rig.effects.write(settle).await;
     assert_eq!((wrote.settled, wrote.ignored, wrote.error), (2, 1, None));
     assert_eq!(fate(ledger, 1).await, LATE);
     assert!(!rig.ctx.carry.doubts(id(1)));
@@ -301,9 +301,9 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
     let mut rig = rig().await;
     for n in 1..=3 {
         let (batch, _signed) = with_turn(turn(n, n));
-        rig.hands.write(batch).await;
+        rig.effects.write(batch).await;
     }
-    rig.hands
+    rig.effects
         .ctx
         .ledger
         .record_feedback(&feedback(1, 2, Some(1.0)))
@@ -311,12 +311,12 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
         .unwrap();
     rig.ctx.carry.doubt([id(3)]);
     assert!(!is_restored(&rig.ctx.carry).await);
-    rig.hands.load().await.unwrap();
+    rig.effects.load().await.unwrap();
     assert!(is_restored(&rig.ctx.carry).await, "the door may open");
     assert_eq!(fate(&*rig.ctx.ledger, 3).await, WAITS, "its run goes on");
     let (outbox, _wakes) = queue(4, Overflow::DropNewest);
-    rig.hands = CollectHands::new(rig.ctx.clone(), outbox);
-    let loaded = rig.hands.load().await.unwrap();
+    rig.effects = CollectEffects::new(rig.ctx.clone(), outbox);
+    let loaded = rig.effects.load().await.unwrap();
     let mut open: Vec<_> = loaded
         .open
         .iter()
@@ -330,7 +330,7 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
         Message::text(Role::Assistant, "answer 1"),
         Message::text(Role::User, "and?"),
     ];
-    let binding = rig.hands.index().bind(&BindRequest {
+    let binding = rig.effects.index().bind(&BindRequest {
         owner: "ann",
         scope: &hone_domain::Scope::of("ann", None),
         session_key: None,
@@ -345,9 +345,9 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
         (binding.parent, binding.next_state.items.len()),
         (Some(id(1)), 1)
     );
-    let before = rig.hands.index().len();
-    rig.hands.load().await.unwrap();
-    assert_eq!(rig.hands.index().len(), before);
+    let before = rig.effects.index().len();
+    rig.effects.load().await.unwrap();
+    assert_eq!(rig.effects.index().len(), before);
 }
 
 #[tokio::test]
@@ -404,8 +404,8 @@ async fn waiting_turns_beyond_a_page_are_all_loaded_newest_first() {
         let mut ctx = rig.ctx.clone();
         ctx.config.load_max = load_max;
         let (outbox, _wakes) = queue(4, Overflow::DropNewest);
-        rig.hands = CollectHands::new(ctx, outbox);
-        let loaded = rig.hands.load().await.unwrap();
+        rig.effects = CollectEffects::new(ctx, outbox);
+        let loaded = rig.effects.load().await.unwrap();
         let found: Vec<TurnId> = loaded.open.iter().map(|open| open.turn).collect();
         let newest = (1..=many).rev().map(id).take(load_max);
         assert_eq!(found, newest.collect::<Vec<_>>(), "{load_max}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_domain::{Feedback, Millis, NextState, Reason, Receipt, SessionIndex, Transition, TurnId};
 use hone_ledger::{FeedbackOutcome, LedgerError, WaitingTurn};
-use hone_runtime::{Hands, Outbox, Wake};
+use hone_runtime::{Effects, Outbox, Wake};
 
 use crate::{Batch, Ctx, Effect, Heard, Loaded, OpenMeta, Place, Report, Said, State, Wrote};
 
@@ -15,7 +15,7 @@ const LOAD_PAGE: usize = 256;
 
 /// Performs collect's effects.
 #[derive(Clone)]
-pub struct CollectHands {
+pub struct CollectEffects {
     ctx: Arc<Ctx>,
     outbox: Outbox<Wake>,
     began_ms: Millis,
@@ -23,8 +23,8 @@ pub struct CollectHands {
     restored: Arc<Mutex<HashSet<TurnId>>>,
 }
 
-impl CollectHands {
-    /// Hands that wake the judge through `outbox`.
+impl CollectEffects {
+    /// Effects that notify the judge through `outbox`.
     pub fn new(ctx: Ctx, outbox: Outbox<Wake>) -> Self {
         let began_ms = ctx.clock.now_ms();
         ctx.carry.begin_run();
@@ -314,7 +314,7 @@ fn drop_unawaited(batch: &mut Batch) -> Vec<TurnId> {
     dropped
 }
 
-impl Hands<State> for CollectHands {
+impl Effects<State> for CollectEffects {
     async fn perform(&self, effect: Effect) -> Report {
         match effect {
             Effect::Load => Report::Loaded(self.load().await.map_err(|e| e.to_string())),
@@ -344,5 +344,5 @@ impl Hands<State> for CollectHands {
 }
 
 #[cfg(test)]
-#[path = "hands_tests.rs"]
+#[path = "effects_tests.rs"]
 mod tests;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{Blobs, OnTrial, Policies, Scope};
 use hone_ledger::{Ledger, LedgerError, Publish, Ready, Refusal};
-use hone_runtime::{Board, Hands, Latest, Shutdown, Switch};
+use hone_runtime::{Board, Effects, Latest, Shutdown, Switch};
 
 use crate::claim::Claimer;
 use crate::event::{Effect, PublishOutcome, Report};
@@ -31,7 +31,7 @@ fn micros(time: Duration) -> u64 {
 
 /// Performs the loop's effects.
 #[derive(Clone)]
-pub struct TrainHands {
+pub struct TrainEffects {
     pub(crate) claimer: Claimer,
     pub(crate) watcher: Watcher,
     pub(crate) pruner: Pruner,
@@ -58,7 +58,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-impl Hands<Train> for TrainHands {
+impl Effects<Train> for TrainEffects {
     async fn perform(&self, effect: Effect) -> Report {
         match effect {
             Effect::Sync => Report::Synced(self.sync().await),
@@ -99,8 +99,8 @@ impl Hands<Train> for TrainHands {
     }
 }
 
-impl TrainHands {
-    /// Hands with a training thread of their own; it ends with the last clone.
+impl TrainEffects {
+    /// Effects with a training thread of their own; it ends with the last clone.
     ///
     /// # Errors
     /// No thread could be started.
@@ -187,7 +187,7 @@ impl TrainHands {
     }
 
     async fn train(&self, job: Arc<TrainJob>) -> (Result<Arc<Candidate>, TrainError>, ShareTotals) {
-        let hands = self.clone();
+        let effects = self.clone();
         let batch = job.batch;
         let _shown = Shown(&self.under_way);
         self.under_way.set(Some(UnderWay {
@@ -195,7 +195,7 @@ impl TrainHands {
             turns: job.transitions().len(),
             progress: job.progress.clone(),
         }));
-        let work = move |abandoned: Abandoned| hands.take_step(&job, &abandoned);
+        let work = move |abandoned: Abandoned| effects.take_step(&job, &abandoned);
         let (outcome, share) = match self.worker.run(work).await {
             Ok((outcome, share)) => (outcome.map(Arc::new), share),
             Err(panic) => (Err(TrainError::Failed(panic)), ShareTotals::default()),
@@ -219,10 +219,10 @@ impl TrainHands {
 
     /// Lets the trainer compute ahead what every job needs. Jobs wait for its end.
     pub(crate) async fn prepare(&self) {
-        let hands = self.clone();
+        let effects = self.clone();
         let work = move |abandoned: Abandoned| {
-            let mut prepare = |pause: &mut dyn FnMut() -> bool| hands.trainer.prepare(pause);
-            hands.paced(&abandoned, &mut prepare).0
+            let mut prepare = |pause: &mut dyn FnMut() -> bool| effects.trainer.prepare(pause);
+            effects.paced(&abandoned, &mut prepare).0
         };
         let why = match self.worker.run(work).await {
             Ok(Ok(())) | Ok(Err(TrainError::Stopped)) => return,
