@@ -93,7 +93,7 @@ async fn a_hung_recorder_costs_the_receipt_and_never_the_answer() {
     app.stop().await.unwrap();
 }
 
-/// The first to come back is known, however fast it comes: the door opens after collect has read
+/// The first to come back is known, however fast it comes: the gateway opens after collect has read
 /// which sessions go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_goes_on_over_restarts() {

@@ -1,4 +1,4 @@
-//! Collect's only IO: the ledger, receipts, the door's session index.
+//! Collect's only IO: the ledger, receipts, the gateway's session index.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -102,8 +102,8 @@ impl CollectEffects {
         Ok(view.is_some_and(|view| view.feedback.iter().any(Said::settles)))
     }
 
-    /// Puts turns of an earlier process into the door's index, oldest first. Those of this one
-    /// the door recorded itself.
+    /// Puts turns of an earlier process into the gateway's index, oldest first. Those of this one
+    /// the gateway recorded itself.
     fn restore(&self, turns: &[WaitingTurn]) {
         let (mut index, mut restored) = (self.index(), self.restored());
         let earlier = |waiting: &&WaitingTurn| waiting.turn.ended_ms < self.began_ms;

@@ -312,7 +312,7 @@ async fn a_start_restores_the_index_once_and_settles_what_is_in_doubt() {
     rig.ctx.carry.doubt([id(3)]);
     assert!(!is_restored(&rig.ctx.carry).await);
     rig.effects.load().await.unwrap();
-    assert!(is_restored(&rig.ctx.carry).await, "the door may open");
+    assert!(is_restored(&rig.ctx.carry).await, "the gateway may start");
     assert_eq!(fate(&*rig.ctx.ledger, 3).await, WAITS, "its run goes on");
     let (outbox, _wakes) = queue(4, Overflow::DropNewest);
     rig.effects = CollectEffects::new(rig.ctx.clone(), outbox);

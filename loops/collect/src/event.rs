@@ -7,7 +7,7 @@ use hone_domain::{
 use hone_ledger::FeedbackOutcome;
 use tokio::sync::oneshot;
 
-/// What the door sends.
+/// What the gateway sends.
 #[derive(Debug)]
 pub enum Input {
     /// A turn ended.

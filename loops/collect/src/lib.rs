@@ -1,14 +1,14 @@
 //! Collect: records turns and finds what the world answered to them.
 //!
-//! - In: [`Input`] from the door: ended turns with a receipt to sign, next states, feedback, and
+//! - In: [`Input`] from the gateway: ended turns with a receipt to sign, next states, feedback, and
 //!   the end of sessions.
 //! - Out: [`Wake`] to the judge for every new transition.
 //! - Rights: writes turns, transitions, feedback and settled turns into the ledger; restores the
-//!   door's session index once per process and forgets idle sessions in it.
+//!   gateway's session index once per process and forgets idle sessions in it.
 //! - Promises: a receipt says `Collected` only when the turn is on disk. Everything that came
 //!   while one transaction ran goes into the next. Every recorded turn gets a next state or a
 //!   reason; a turn whose client was told that it is not collected is settled as `late_receipt`.
-//! - Never: reads what was said, asks a model, or makes the door wait for anything but a receipt.
+//! - Never: reads what was said, asks a model, or makes the gateway wait for anything but a receipt.
 
 mod carry;
 mod config;
@@ -38,7 +38,7 @@ pub use state::State;
 /// The loop's name on the board.
 pub const NAME: &str = "collect";
 
-/// The index that the door binds with. The door records ended turns into it.
+/// The index that the gateway binds with. The gateway records ended turns into it.
 pub type SharedIndex = Arc<Mutex<SessionIndex>>;
 
 /// What the loop works with.
@@ -48,7 +48,7 @@ pub struct Ctx {
     pub ledger: Arc<dyn Ledger>,
     /// Makes transition ids.
     pub ids: Arc<dyn Ids>,
-    /// The door's session index.
+    /// The gateway's session index.
     pub index: SharedIndex,
     /// What survives a restart of the loop; made once per process, cloned into every run.
     pub carry: Carry,

@@ -57,7 +57,7 @@ impl Lesson {
     }
 }
 
-/// Makes tokens of words, as the door does.
+/// Makes tokens of words, as the gateway does.
 pub trait Wording: Send + Sync {
     /// The prompt's text of a conversation, with the opening of the assistant's turn.
     ///

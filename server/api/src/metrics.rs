@@ -1,5 +1,5 @@
 //! `/metrics` as text. Everything that is counted already lives in snapshots (board, engine,
-//! door, traffic), so a renderer of one page is all it takes. Names follow vLLM's habit, so that
+//! gateway, traffic), so a renderer of one page is all it takes. Names follow vLLM's habit, so that
 //! dashboards and autoscalers written for it need only another prefix.
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use hone_runtime::{LoopPhase, LoopStatus};
 use hone_serve::{EngineStats, HistogramSnapshot};
 
 use super::Http;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 use hone_monitor::funnel::funnel;
 use hone_monitor::traffic::BOUNDS_S;
 
@@ -72,9 +72,9 @@ pub fn render(http: &Http) -> String {
     page.family("build_info", "gauge", "Version of the program.");
     page.value("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     traffic(&mut page, http);
-    if let Some(door) = &http.door {
-        engine(&mut page, &door.backend.stats());
-        completions(&mut page, http, door);
+    if let Some(inference) = &http.inference {
+        engine(&mut page, &inference.backend.stats());
+        completions(&mut page, http, inference);
     }
     loops(&mut page, http);
     process(&mut page, http);
@@ -188,8 +188,8 @@ fn engine(page: &mut Page, stats: &EngineStats) {
     );
 }
 
-fn completions(page: &mut Page, http: &Http, door: &Door) {
-    let counters = &door.counters;
+fn completions(page: &mut Page, http: &Http, inference: &InferenceService) {
+    let counters = &inference.counters;
     page.family(
         "request_success_total",
         "counter",
@@ -225,12 +225,12 @@ fn completions(page: &mut Page, http: &Http, door: &Door) {
     for (how, count) in counters.binds() {
         page.value("binds_total", &[("how", how)], count as f64);
     }
-    counters_page(page, http, door);
+    counters_page(page, http, inference);
 }
 
 #[rustfmt::skip]
-fn counters_page(page: &mut Page, http: &Http, door: &Door) {
-    let counters = &door.counters;
+fn counters_page(page: &mut Page, http: &Http, inference: &InferenceService) {
+    let counters = &inference.counters;
     let rows = [
         ("prompts_reused_total", "Prompts that began with a recorded turn's exact tokens.", &counters.prompts_reused),
         ("prompts_mismatched_total", "Prompts whose text differed from the recorded turn's.", &counters.prompts_mismatched),
@@ -242,8 +242,8 @@ fn counters_page(page: &mut Page, http: &Http, door: &Door) {
     for (name, help, counter) in rows {
         page.one((name, "counter", help), counter.get() as f64);
     }
-    page.one(("completions_live", "gauge", "Completions under way."), door.live.count() as f64);
-    page.one(("sessions", "gauge", "Sessions remembered."), door.sessions() as f64);
+    page.one(("completions_live", "gauge", "Completions under way."), inference.live.count() as f64);
+    page.one(("sessions", "gauge", "Sessions remembered."), inference.sessions() as f64);
     let scopes = http.policies.get().len() as f64;
     page.one(("scopes_with_policy", "gauge", "Scopes with a published policy."), scopes);
 }

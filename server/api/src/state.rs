@@ -24,7 +24,7 @@ use hone_accounts::audit::Audit;
 use hone_accounts::meter::Meters;
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::BindingConfig;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
 use hone_inference::learning::Rules;
@@ -35,7 +35,7 @@ use hone_monitor::watch::{Serving, Sources, Watch};
 /// What handlers share.
 pub struct Http {
     /// Answers chats, where serve runs in this process.
-    pub door: Option<Arc<Door>>,
+    pub inference: Option<Arc<InferenceService>>,
     /// Collect's queue, where collect runs in this process.
     pub collect: Option<Outbox<Input>>,
     /// What became of turns.
@@ -169,7 +169,10 @@ impl Http {
             policies: self.policies.reader(),
             board: self.board.clone(),
             clock: self.clock.clone(),
-            serving: self.door.clone().map(|door| door as Arc<dyn Serving>),
+            serving: self
+                .inference
+                .clone()
+                .map(|inference| inference as Arc<dyn Serving>),
             is_draining: Arc::new(move || life.is_draining()),
         }
     }

@@ -1,4 +1,4 @@
-//! A door with a scripted backend and a scripted recorder, called without a socket.
+//! A gateway with a scripted backend and a scripted recorder, called without a socket.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -52,7 +52,9 @@ use hone_api_types::under_way::TrainingJob;
 use hone_inference::eraser::Eraser;
 use hone_inference::learning::{Corrections, Lessons, Rules};
 use hone_inference::{BindingConfig, LearningConfig};
-use hone_inference::{ByteLanguage, Door, DoorCounters, Language, Limits, Live, Places};
+use hone_inference::{
+    ByteLanguage, InferenceCounters, InferenceService, Language, Limits, Live, Places,
+};
 use hone_monitor::traffic::Traffic;
 use hone_monitor::troubles::Troubles;
 use hone_monitor::watch::Watch;
@@ -358,7 +360,7 @@ pub(crate) struct Told {
     pub(crate) done: usize,
 }
 
-/// A door to test.
+/// A gateway to test.
 pub(crate) struct Stage {
     pub(crate) fake: Arc<Fake>,
     pub(crate) told: Arc<Mutex<Told>>,
@@ -487,13 +489,13 @@ type Links<'a> = (
     Arc<LateTurns>,
 );
 
-fn door_of(
+fn inference_of(
     fake: Arc<Fake>,
     (collect, rules, policies, late): Links<'_>,
     (config, meters, (clock, ids, abort)): (&HttpConfig, Arc<Meters>, Times),
     language: Arc<dyn Language>,
-) -> Arc<Door> {
-    Arc::new(Door {
+) -> Arc<InferenceService> {
+    Arc::new(InferenceService {
         backend: fake,
         language,
         takes: std::sync::OnceLock::new(),
@@ -509,9 +511,9 @@ fn door_of(
         limits: Limits {
             completion_timeout: Duration::from_secs(60),
             inline_chars_max: 1_000,
-            ..config.door_limits()
+            ..config.inference_limits()
         },
-        counters: DoorCounters::default(),
+        counters: InferenceCounters::default(),
         live: Live::default(),
         telemetry: None,
         embedding: Places::new(1),
@@ -523,13 +525,13 @@ fn door_of(
 fn eraser_of(
     ledger: &Arc<SqliteLedger>,
     folder: &Path,
-    (policies, door): (Latest<Policies>, &Door),
+    (policies, inference): (Latest<Policies>, &InferenceService),
 ) -> Arc<Eraser> {
     let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
     Arc::new(Eraser::new(
         (ledger.clone(), ledger.clone()),
-        (Arc::new(blobs), Some(door.backend.clone())),
-        (policies, door.index.clone()),
+        (Arc::new(blobs), Some(inference.backend.clone())),
+        (policies, inference.index.clone()),
         2,
     ))
 }
@@ -591,18 +593,18 @@ impl Stage {
         Self::speaking(recorder, Arc::new(ByteLanguage)).await
     }
 
-    /// A door whose model has this template.
+    /// A gateway whose model has this template.
     pub(crate) async fn speaking(recorder: Recorder, language: Arc<dyn Language>) -> Self {
         let how = (Page::Built, defaults("limits"));
         Self::with(recorder, how, language).await
     }
 
-    /// A door whose page comes from there.
+    /// A gateway whose page comes from there.
     pub(crate) async fn with_page(recorder: Recorder, page: Page) -> Self {
         Self::with(recorder, (page, defaults("limits")), Arc::new(ByteLanguage)).await
     }
 
-    /// A door whose callers have limits.
+    /// A gateway whose callers have limits.
     pub(crate) async fn with_limits(recorder: Recorder, limits: LimitsConfig) -> Self {
         Self::with(recorder, (Page::Built, limits), Arc::new(ByteLanguage)).await
     }
@@ -625,8 +627,8 @@ impl Stage {
         let meters = Arc::new(Meters::new(limits, clock.clone()));
         let times = (clock.clone(), ids.clone(), abort.signal());
         let how = (&config, meters.clone(), times);
-        let door = door_of(fake.clone(), links, how, language);
-        let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
+        let inference = inference_of(fake.clone(), links, how, language);
+        let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &inference));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let replays = Replays::new(config.replay_limits(), ledger.clone());
         let (board, under_way) = (Board::new(), Latest::new(None));
@@ -637,7 +639,7 @@ impl Stage {
             people: directory_of(people.clone(), clock.clone()).await,
             audit: Audit::new(people, clock.clone()),
             meters,
-            door: Some(door),
+            inference: Some(inference),
             collect,
             personal: ledger.clone(),
             eraser,

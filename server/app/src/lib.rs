@@ -1,4 +1,4 @@
-//! The server: command line, configuration, wiring, HTTP door, life of the process.
+//! The server: command line, configuration, wiring, HTTP server, life of the process.
 //!
 //! It knows every loop and hands each what it needs; no loop knows it. [`app::App`] is the
 //! whole of it in one value, so that tests run it in their own process on port 0.

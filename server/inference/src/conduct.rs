@@ -13,7 +13,7 @@ use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Door;
+use super::InferenceService;
 use super::arguments::Offered;
 use hone_accounts::meter::Spender;
 use hone_collect::Input;
@@ -96,7 +96,7 @@ pub(super) struct Job {
 }
 
 /// Starts the task of a choice.
-pub(super) fn conduct(door: Arc<Door>, job: Job) -> Choice {
+pub(super) fn conduct(inference: Arc<InferenceService>, job: Job) -> Choice {
     // As long as the engine's own channel, so that a slow client never holds up the record.
     let (out, pieces) = mpsc::channel(job.ask.stop.max_tokens as usize + 16);
     let choice = Choice {
@@ -104,10 +104,10 @@ pub(super) fn conduct(door: Arc<Door>, job: Job) -> Choice {
         turn: job.ask.turn,
         pieces,
     };
-    let live = door.live.enter();
+    let live = inference.live.enter();
     tokio::spawn(async move {
         let _live = live;
-        follow(&door, job, out).await;
+        follow(&inference, job, out).await;
     });
     choice
 }
@@ -150,9 +150,9 @@ impl Cut {
 }
 
 /// Reads deltas to the end, whether or not somebody still listens.
-async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
-    let late = sleep_until(Instant::now() + door.limits.completion_timeout);
-    let abort = door.abort.wait();
+async fn follow(inference: &InferenceService, mut job: Job, out: mpsc::Sender<Piece>) {
+    let late = sleep_until(Instant::now() + inference.limits.completion_timeout);
+    let abort = inference.abort.wait();
     tokio::pin!(late, abort);
     let mut heard = Hearing::new(job.listening, job.offered.take());
     let mut cut = Cut::default();
@@ -192,20 +192,22 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
                 },
             ),
             Some(Delta::Token(token)) => {
-                first_token_ms.get_or_insert_with(|| door.clock.now_ms());
+                first_token_ms.get_or_insert_with(|| inference.clock.now_ms());
                 let (is_thought, parts) = heard.token(&token.text);
                 send(&out, Piece::Token(token, is_thought, parts));
             }
             Some(Delta::End(mut end)) => {
                 end.stop = cut.stop(end.stop);
                 let how = (&out, cut.error, first_token_ms);
-                return finish(door, (job, heard), *end, how).await;
+                return finish(inference, (job, heard), *end, how).await;
             }
-            Some(Delta::Failed(error)) => return fail(door, &job, first_token_ms, (&out, error)),
+            Some(Delta::Failed(error)) => {
+                return fail(inference, &job, first_token_ms, (&out, error));
+            }
             None => {
                 let error = ServeError::Internal("the engine ended without an answer".to_owned());
                 let error = cut.error.unwrap_or(error);
-                return fail(door, &job, first_token_ms, (&out, error));
+                return fail(inference, &job, first_token_ms, (&out, error));
             }
         }
     }
@@ -213,13 +215,13 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
 
 /// The completion failed.
 fn fail(
-    door: &Door,
+    inference: &InferenceService,
     job: &Job,
     first_token_ms: Option<Millis>,
     (out, error): (&mpsc::Sender<Piece>, ServeError),
 ) {
-    door.counters.failed.add(1);
-    tell(door, job, first_token_ms, (Err(&error), 0));
+    inference.counters.failed.add(1);
+    tell(inference, job, first_token_ms, (Err(&error), 0));
     send(out, Piece::Failed(error));
 }
 
@@ -304,7 +306,7 @@ fn send(out: &mpsc::Sender<Piece>, piece: Piece) {
 }
 
 async fn finish(
-    door: &Door,
+    inference: &InferenceService,
     (job, mut heard): (Job, Hearing),
     mut end: End,
     (out, cancelled, first_token_ms): (&mpsc::Sender<Piece>, Option<ServeError>, Option<Millis>),
@@ -318,34 +320,34 @@ async fn finish(
     if let Some(turn) = &mut end.turn {
         turn.completion.set_stop(stop);
     }
-    door.counters.stopped(stop);
+    inference.counters.stopped(stop);
     let tokens = end.completion.tokens().to_vec();
     if let Some(payer) = &job.payer {
         payer.spend(tokens.len());
     }
     let version = end.version;
     let (reasoning_tokens, predicted) = (heard.thoughts, end.predicted);
-    let receipt = offer(door, job.collect, end.turn);
-    remember(door, &job, (heard.text, &tokens), stop);
+    let receipt = offer(inference, job.collect, end.turn);
+    remember(inference, &job, (heard.text, &tokens), stop);
     if job.done {
-        door.session_done(job.ask.context.session);
+        inference.session_done(job.ask.context.session);
     }
     let receipt = match receipt {
         Ok(mut waiting) => {
-            let receipt = signed(door, &mut waiting).await;
+            let receipt = signed(inference, &mut waiting).await;
             if receipt != Receipt::Collected {
-                note(door, job.ask.turn).await;
+                note(inference, job.ask.turn).await;
             }
             receipt
         }
         Err(reason) => Receipt::NotCollected(reason),
     };
-    door.counters.receipt(receipt);
+    inference.counters.receipt(receipt);
     let how = match &cancelled {
         Some(error) => Err(error),
         None => Ok((stop, version, receipt == Receipt::Collected)),
     };
-    tell(door, &job, first_token_ms, (how, tokens.len()));
+    tell(inference, &job, first_token_ms, (how, tokens.len()));
     let piece = match cancelled {
         Some(error) => Piece::Failed(error),
         None => Piece::Ended(Ended {
@@ -357,21 +359,21 @@ async fn finish(
             receipt,
             turn: job.ask.turn,
             session: job.ask.context.session,
-            asks_consent: asks_consent(door, &job.ask, receipt),
+            asks_consent: asks_consent(inference, &job.ask, receipt),
         }),
     };
     send(out, piece);
 }
 
 /// Whether a person has still to decide about clients that say `store: false` with every request.
-fn asks_consent(door: &Door, ask: &Ask, receipt: Receipt) -> bool {
+fn asks_consent(inference: &InferenceService, ask: &Ask, receipt: Receipt) -> bool {
     let is_told = receipt == Receipt::NotCollected(Reason::StoreFalse);
-    is_told && !door.rules.consent(&ask.context.owner, &ask.scope).1
+    is_told && !inference.rules.consent(&ask.context.owner, &ask.scope).1
 }
 
 /// Tells the collector of traces, where there is one.
 fn tell(
-    door: &Door,
+    inference: &InferenceService,
     job: &Job,
     first_token_ms: Option<Millis>,
     (outcome, tokens): (
@@ -379,12 +381,12 @@ fn tell(
         usize,
     ),
 ) {
-    if let Some(telemetry) = &door.telemetry {
+    if let Some(telemetry) = &inference.telemetry {
         telemetry.completed(&Completed {
             ask: &job.ask,
             parent: job.parent,
             first_token_ms,
-            ended_ms: door.clock.now_ms(),
+            ended_ms: inference.clock.now_ms(),
             tokens,
             outcome,
         });
@@ -394,8 +396,8 @@ fn tell(
 /// Notes that a turn's client is told that it is not collected, before it is told: the turn may be
 /// on disk, and collect, which would settle it, may not live to do so. A disk that does not even
 /// take this is not waited for.
-async fn note(door: &Door, turn: TurnId) {
-    let late = door.late.clone();
+async fn note(inference: &InferenceService, turn: TurnId) {
+    let late = inference.late.clone();
     let noted = tokio::task::spawn_blocking(move || late.note(turn));
     let error = match timeout(NOTE_TIMEOUT, noted).await {
         Ok(Ok(Ok(()))) => return,
@@ -403,19 +405,19 @@ async fn note(door: &Door, turn: TurnId) {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it took too long".to_owned(),
     };
-    door.counters.late_unnoted.add(1);
+    inference.counters.late_unnoted.add(1);
     tracing::error!(%turn, error, "a turn that is not collected could not be noted");
 }
 
 /// Waits for a turn's receipt, not beyond the limit, and not for a ledger that is gone.
-async fn signed(door: &Door, waiting: &mut oneshot::Receiver<Receipt>) -> Receipt {
+async fn signed(inference: &InferenceService, waiting: &mut oneshot::Receiver<Receipt>) -> Receipt {
     let given_up = tokio::select! {
         biased;
         receipt = &mut *waiting => {
             return receipt.unwrap_or(Receipt::NotCollected(Reason::LedgerFailed));
         }
-        () = door.troubles.begun(LOST) => Reason::LedgerFailed,
-        () = tokio::time::sleep(door.limits.receipt_timeout) => Reason::LateReceipt,
+        () = inference.troubles.begun(LOST) => Reason::LedgerFailed,
+        () = tokio::time::sleep(inference.limits.receipt_timeout) => Reason::LateReceipt,
     };
     // Collect is told that the client is told so, unless the receipt came just now.
     waiting.close();
@@ -425,7 +427,7 @@ async fn signed(door: &Door, waiting: &mut oneshot::Receiver<Receipt>) -> Receip
 
 /// Offers a turn to collect; the receipt comes later.
 fn offer(
-    door: &Door,
+    inference: &InferenceService,
     collect: Collect,
     turn: Option<Box<Turn>>,
 ) -> Result<oneshot::Receiver<Receipt>, Reason> {
@@ -435,10 +437,10 @@ fn offer(
     let Some(turn) = turn else {
         return Err(Reason::EmptyCompletion);
     };
-    let Some(queue) = &door.collect else {
+    let Some(queue) = &inference.collect else {
         return Err(Reason::NoCollector);
     };
-    if door.troubles.lasts(LOST) {
+    if inference.troubles.lasts(LOST) {
         return Err(Reason::LedgerFailed);
     }
     let (receipt, waiting) = oneshot::channel();
@@ -450,12 +452,17 @@ fn offer(
 
 /// Remembers a turn, so that the next request can continue it, or repeat it where its answer never
 /// arrived. Nothing continues a side turn.
-fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: StopReason) {
+fn remember(
+    inference: &InferenceService,
+    job: &Job,
+    (text, tokens): (String, &[Token]),
+    stop: StopReason,
+) {
     let ask = &job.ask;
     let transcript = job.prompt_text.as_ref().map(|prompt| {
         let all: Vec<Token> = ask.prompt_tokens.iter().chain(tokens).copied().collect();
         Transcript {
-            text: Arc::from(format!("{prompt}{}", door.language.decode(tokens))),
+            text: Arc::from(format!("{prompt}{}", inference.language.decode(tokens))),
             tokens: all.into(),
         }
     });
@@ -471,8 +478,8 @@ fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: St
         kind: ask.kind,
         delivered: stop != StopReason::Cancelled,
         continued: false,
-        ended_ms: door.clock.now_ms(),
+        ended_ms: inference.clock.now_ms(),
     };
-    let trail = door.trail(&pending.scope, &pending.messages);
-    door.index().record_by(&pending, &trail, transcript);
+    let trail = inference.trail(&pending.scope, &pending.messages);
+    inference.index().record_by(&pending, &trail, transcript);
 }

@@ -52,7 +52,7 @@ use hone_monitor::watch::Serving;
 pub use arguments::{Kinds, NOTES, named};
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use conduct::{Choice, Ended, Piece};
-pub use counters::{Counter, DoorCounters};
+pub use counters::{Counter, InferenceCounters};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
 pub use learning_config::{LearningConfig, Metric};
 pub use places::{Place, Places};
@@ -61,8 +61,8 @@ pub use render::template_message;
 pub use shape::{Calls, Loose, Pattern, Shape};
 pub use takes::Takes;
 
-/// What the door needs of the server.
-pub struct Door {
+/// What the service needs of the server.
+pub struct InferenceService {
     /// Answers asks.
     pub backend: Arc<dyn Backend>,
     /// Templates and tokens of the served model.
@@ -90,7 +90,7 @@ pub struct Door {
     /// Who pays for the tokens.
     pub meters: Arc<Meters>,
     /// What was counted.
-    pub counters: DoorCounters,
+    pub counters: InferenceCounters,
     /// Completions under way.
     pub live: Live,
     /// Traces and numbers for a collector, where one is configured.
@@ -103,7 +103,7 @@ pub struct Door {
     pub abort: Shutdown,
 }
 
-/// Bounds of the door.
+/// Bounds of inference.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// How long the end of a completion waits for its receipt.
@@ -114,7 +114,7 @@ pub struct Limits {
     pub inline_chars_max: usize,
 }
 
-impl Door {
+impl InferenceService {
     fn index(&self) -> MutexGuard<'_, SessionIndex> {
         // Every change of the index leaves it whole, whatever panicked later.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,11 +190,11 @@ impl Door {
         }
         let place = self.apart.enter(owner, 1).await;
         let place = place.map_err(OpenError::broken)?;
-        let door = self.clone();
+        let inference = self.clone();
         let working = tokio::task::spawn_blocking(move || {
             // Held until the end of the work, whether or not its client waits for it.
             let _place = place;
-            work(&door)
+            work(&inference)
         });
         working.await.map_err(OpenError::broken)
     }
@@ -220,7 +220,7 @@ pub fn call_id(turn: TurnId, number: usize) -> String {
     format!("call{}{number}", turn.0.simple())
 }
 
-impl Serving for Door {
+impl Serving for InferenceService {
     fn engine(&self) -> EngineStats {
         self.backend.stats()
     }

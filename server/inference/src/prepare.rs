@@ -17,7 +17,7 @@ use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
 use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
-use super::{Door, LanguageError, OpenError, Takes};
+use super::{InferenceService, LanguageError, OpenError, Takes};
 use hone_monitor::telemetry::Parent;
 
 /// Where the prompt comes from.
@@ -109,7 +109,7 @@ impl Request {
     }
 
     /// Whether its prediction can make its answer come sooner: where draws need nothing but the logits.
-    pub fn may_draft(&self, door: &Door) -> bool {
+    pub fn may_draft(&self, inference: &InferenceService) -> bool {
         let sampling = &self.sampling;
         let is_plain = sampling.frequency_penalty == 0.0
             && sampling.presence_penalty == 0.0
@@ -117,7 +117,9 @@ impl Request {
             && sampling.logit_bias.is_empty()
             && sampling.top_logprobs == 0;
         let is_held = |shape: &Shape| !matches!(shape.calls, Calls::Alone(_));
-        is_plain && !self.shape.as_ref().is_some_and(is_held) && door.backend.capabilities().drafts
+        is_plain
+            && !self.shape.as_ref().is_some_and(is_held)
+            && inference.backend.capabilities().drafts
     }
 
     /// The tools it offers to a model that knows how to call.
@@ -204,7 +206,7 @@ pub struct Opened {
     pub prompt_tokens: Arc<[Token]>,
     /// One per completion.
     pub choices: Vec<Choice>,
-    /// What scores the prompt, where its log-probs are wanted; for [`Door::score`].
+    /// What scores the prompt, where its log-probs are wanted; for [`InferenceService::score`].
     pub scoring: Option<Ask>,
 }
 
@@ -218,7 +220,7 @@ pub(super) struct Prepared {
     form: Option<(Form, HeldGrammar)>,
 }
 
-impl Door {
+impl InferenceService {
     /// Renders, binds, asks. Long prompts are worked on off the async threads.
     pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
         if request.kind.is_none() {
@@ -232,8 +234,8 @@ impl Door {
             None => request.chars(),
         };
         let owner = request.counts_as().to_owned();
-        let prepare = move |door: &Self| {
-            let prepared = door.prepare(&request, admitted_ms);
+        let prepare = move |inference: &Self| {
+            let prepared = inference.prepare(&request, admitted_ms);
             (request, prepared)
         };
         let (request, prepared) = self.apart((&owner, chars), prepare).await?;
@@ -243,11 +245,11 @@ impl Door {
     /// The tokens of a request's prompt, asking and remembering nothing.
     pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
         let owner = request.counts_as().to_owned();
-        let work = move |door: &Self| {
-            Ok(match (&request.prompt, door.text_of(&request, &[])?) {
+        let work = move |inference: &Self| {
+            Ok(match (&request.prompt, inference.text_of(&request, &[])?) {
                 (PromptSource::Tokens(tokens), _) => tokens.clone(),
-                (PromptSource::Text(_), Some(text)) => door.language.encode(&text, true),
-                (_, text) => door.language.encode(&text.unwrap_or_default(), false),
+                (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
+                (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
             })
         };
         self.apart((&owner, usize::MAX), work).await?

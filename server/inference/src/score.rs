@@ -9,12 +9,12 @@ use hone_domain::{
 use tokio::time::timeout;
 
 use super::prepare::{Prepared, Request};
-use super::{Door, OpenError};
+use super::{InferenceService, OpenError};
 
 /// Most log-probs of a prompt: every token has its own and its alternatives'.
 const LOGPROBS_MAX: usize = 1 << 20;
 
-impl Door {
+impl InferenceService {
     /// An ask that scores a request's prompt: all of its tokens but the first, which nothing predicts. It is
     /// paid like another prompt.
     pub(super) fn scoring(

@@ -153,7 +153,7 @@ enum Name {
     Ledger,
     /// What every loop still does while another one is stopped or hangs.
     Loops,
-    /// What the door adds to an answer, and how many it gives, with an engine that answers at once.
+    /// What the gateway adds to an answer, and how many it gives, with an engine that answers at once.
     Overhead,
     /// Memory and processor time of a server that nobody uses.
     Idle,

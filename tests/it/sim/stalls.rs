@@ -22,9 +22,9 @@ use tokio::sync::oneshot;
 use super::lane::{Lane, Mode};
 use super::ledger::{Plant, SimLedger};
 use super::rng::Rng;
-use super::stock::{BEGINNING_MS, Stock, door, open};
+use super::stock::{BEGINNING_MS, Stock, gateway, open};
 use super::trainer::FakeTrainer;
-use super::users::{Door, Moment, Users};
+use super::users::{Gateway, Moment, Users};
 
 /// How long a run lasts.
 const SPAN_MS: i64 = 6_000;
@@ -129,7 +129,7 @@ struct Voices {
 }
 
 impl Voices {
-    fn speak(&mut self, open: &[Turn], (ids, door): (&SeededIds, &Door), now_ms: i64) {
+    fn speak(&mut self, open: &[Turn], (ids, gateway): (&SeededIds, &Gateway), now_ms: i64) {
         let turn = &open[self.next];
         self.next += 1;
         let feedback = Feedback {
@@ -145,7 +145,7 @@ impl Voices {
         let (reply, waiting) = oneshot::channel();
         let feedback = Box::new(feedback);
         // A full queue closes the reply, which then counts as not heard.
-        let _taken = door.to_collect.send(Input::Feedback { feedback, reply });
+        let _taken = gateway.to_collect.send(Input::Feedback { feedback, reply });
         self.replies.push(waiting);
     }
 
@@ -174,7 +174,7 @@ struct Resources {
     clock: Arc<ManualClock>,
     ids: Arc<SeededIds>,
     board: Board,
-    door: Door,
+    gateway: Gateway,
 }
 
 impl Resources {
@@ -182,7 +182,7 @@ impl Resources {
         hone_collect::Ctx {
             ledger,
             ids: self.ids.clone(),
-            index: self.door.index.clone(),
+            index: self.gateway.index.clone(),
             carry: Carry::default(),
             clock: self.clock.clone(),
             config: collect_config(),
@@ -211,7 +211,7 @@ impl Resources {
             versions: self.raw.clone(),
             blobs: Arc::new(blobs.unwrap()),
             trainer: Arc::new(FakeTrainer::new()),
-            policies: self.door.policies.clone(),
+            policies: self.gateway.policies.clone(),
             under_way: hone_runtime::Latest::new(None),
             serving: Arc::new(|| hone_train::Served {
                 now: true,
@@ -243,7 +243,7 @@ impl Run {
             clock: Arc::new(ManualClock::at(BEGINNING_MS)),
             ids: Arc::new(SeededIds::new(2)),
             board: Board::new(),
-            door: door(to_collect),
+            gateway: gateway(to_collect),
         };
         let stop = ShutdownTrigger::new();
         let collect = (
@@ -277,7 +277,7 @@ impl Run {
         for at_ms in 0..SPAN_MS {
             let now_ms = self.resources.clock.now_ms();
             let mut moment = Moment {
-                door: &self.resources.door,
+                gateway: &self.resources.gateway,
                 ids: &*self.resources.ids,
                 rng: &mut rng,
                 now_ms,
@@ -296,7 +296,7 @@ impl Run {
             if at_ms % ASK_EVERY_MS == 0 {
                 voices.speak(
                     &stock.open,
-                    (&self.resources.ids, &self.resources.door),
+                    (&self.resources.ids, &self.resources.gateway),
                     now_ms,
                 );
             }

@@ -20,7 +20,7 @@ use super::ledger::{Plant, SimLedger};
 use super::rng::{Rng, mix};
 use super::seat::{Seat, crash};
 use super::trainer::{FakeTrainer, Mood, SimBlobs};
-use super::users::{Door, Moment, OWNERS, Told, Users};
+use super::users::{Gateway, Moment, OWNERS, Told, Users};
 
 /// Steps of the scheduler in one run.
 const STEPS: usize = 2_500;
@@ -138,7 +138,7 @@ pub(super) struct World {
     pub(super) raw: Arc<SqliteLedger>,
     pub(super) ledger: Arc<SimLedger>,
     pub(super) blobs: Arc<SimBlobs>,
-    pub(super) door: Door,
+    pub(super) gateway: Gateway,
     pub(super) users: Users,
 }
 
@@ -249,7 +249,7 @@ impl World {
             raw,
             ledger: Arc::new(ledger),
             blobs: Arc::new(SimBlobs::new(blobs, seed ^ 2)),
-            door: Door {
+            gateway: Gateway {
                 index,
                 policies: Latest::new(Policies::default()),
                 to_collect,
@@ -301,7 +301,7 @@ impl World {
         hone_collect::Ctx {
             ledger: self.ledger.clone(),
             ids: self.ids.clone(),
-            index: self.door.index.clone(),
+            index: self.gateway.index.clone(),
             carry: self.carry.clone(),
             clock: self.clock.clone(),
             config: self.collect_config.clone(),
@@ -315,7 +315,7 @@ impl World {
             versions: self.raw.clone(),
             blobs: self.blobs.clone(),
             trainer: self.trainer.clone(),
-            policies: self.door.policies.clone(),
+            policies: self.gateway.policies.clone(),
             under_way: Latest::new(None),
             serving: Arc::new(hone_train::Served::default),
             priority: hone_train::Priority::new(Arc::new(hone_train::Served::default)),
@@ -330,7 +330,7 @@ impl World {
     async fn crash(&mut self, which: Which) {
         let faults = (&*self.ledger, &mut self.rng);
         match which {
-            // Collect's process is the door's: nobody else performs what it left.
+            // Collect's process is the gateway's: nobody else performs what it left.
             Which::Collect => crash(&mut self.collect, faults, false).await,
             Which::Judge => crash(&mut self.judge, faults, true).await,
             Which::Train => crash(&mut self.train, faults, true).await,
@@ -348,8 +348,8 @@ impl World {
             while inbox.try_recv().is_some() {}
         }
         self.carry = Carry::default();
-        *self.door.index.lock().unwrap() = empty_index();
-        self.door.policies.set(Policies::default());
+        *self.gateway.index.lock().unwrap() = empty_index();
+        self.gateway.policies.set(Policies::default());
         for which in LOOPS {
             self.start(which);
         }
@@ -406,7 +406,7 @@ impl World {
 
     fn user(&mut self, act: impl FnOnce(&mut Users, &mut Moment<'_>)) {
         let mut moment = Moment {
-            door: &self.door,
+            gateway: &self.gateway,
             ids: &*self.ids,
             now_ms: self.clock.now_ms(),
             rng: &mut self.rng,
@@ -500,7 +500,7 @@ impl World {
     /// An operator goes back to an older version.
     async fn roll_back(&mut self) {
         let scope = Scope::of(OWNERS[self.rng.below(OWNERS.len())], None);
-        let head = self.door.policies.get().version(&scope);
+        let head = self.gateway.policies.get().version(&scope);
         if head.0 < 2 {
             return;
         }
@@ -508,7 +508,9 @@ impl World {
         if let Ok(policy) = self.raw.rollback(&scope, to, self.now()).await {
             self.ledger.log(|log| log.rolled_back(&policy, to));
             self.tally.count("rollbacks", 1);
-            self.door.policies.update(|policies| policies.with(policy));
+            self.gateway
+                .policies
+                .update(|policies| policies.with(policy));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Binding: which session a request belongs to and which turn it continues.
 //!
-//! A pure function over an in-memory index. The door runs it before the ask, because adapter,
+//! A pure function over an in-memory index. The gateway runs it before the ask, because adapter,
 //! learning and token reuse depend on it. An explicit session key always wins, and in it a turn
 //! that is named; without both, a hash chain over the messages finds the turn whose prompt and
 //! completion the request extends, or, where a history was trimmed, the last messages do. Everything is seeded with the scope, so

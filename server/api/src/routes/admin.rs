@@ -140,7 +140,7 @@ fn job(http: &Http) -> Option<JobStatus> {
 }
 
 fn engine(http: &Http) -> Option<EngineStatus> {
-    let stats = http.door.as_ref()?.backend.stats();
+    let stats = http.inference.as_ref()?.backend.stats();
     Some(EngineStatus {
         running: stats.running,
         waiting: stats.waiting,
@@ -181,8 +181,8 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         }
         Err(_) => None,
     };
-    let model = http.door.as_ref().map(|door| {
-        let capabilities = door.backend.capabilities();
+    let model = http.inference.as_ref().map(|inference| {
+        let capabilities = inference.backend.capabilities();
         ModelStatus {
             name: http.models.name.clone(),
             backend: capabilities.name,
@@ -194,7 +194,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
             computed: http.computed.clone(),
         }
     });
-    let door = http.door.as_ref();
+    let inference = http.inference.as_ref();
     let loops = http.board.snapshot();
     Json(StatusReply {
         version: env!("CARGO_PKG_VERSION"),
@@ -206,8 +206,8 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         loops,
         ledger,
         scopes_with_policy: http.policies.get().len(),
-        sessions: door.map_or(0, |door| door.sessions()),
-        completions_live: door.map_or(0, |door| door.live.count()),
+        sessions: inference.map_or(0, |inference| inference.sessions()),
+        completions_live: inference.map_or(0, |inference| inference.live.count()),
         learning: job(&http),
     })
 }

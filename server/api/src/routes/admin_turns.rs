@@ -20,7 +20,7 @@ use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists::{self, List};
 use hone_api_types::feedback::parse_turn_id;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 
 /// Which turns.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
@@ -218,8 +218,9 @@ pub async fn get_turn(
     let entered = http.ledger.turn_entries(turn).await;
     let entered = entered.map_err(|e| ledger_error(&e))?;
     let advantages = advantages(&view.turn, &entered);
-    let door = http.door.as_deref();
-    let tokens = door.and_then(|door| tokens(door, &view.turn, advantages.as_deref()));
+    let inference = http.inference.as_deref();
+    let tokens =
+        inference.and_then(|inference| tokens(inference, &view.turn, advantages.as_deref()));
     Ok(Json(AdminTurnReply {
         scope: view.turn.scope.as_str().to_owned(),
         owner: view.turn.owner.clone(),
@@ -246,8 +247,12 @@ fn advantages(turn: &Turn, entered: &[TurnEntry]) -> Option<Vec<f64>> {
 }
 
 /// The completion token by token, where the served model's tokenizer made them.
-fn tokens(door: &Door, turn: &Turn, advantages: Option<&[f64]>) -> Option<Vec<TokenReply>> {
-    if door.backend.capabilities().base != turn.base {
+fn tokens(
+    inference: &InferenceService,
+    turn: &Turn,
+    advantages: Option<&[f64]>,
+) -> Option<Vec<TokenReply>> {
+    if inference.backend.capabilities().base != turn.base {
         return None;
     }
     let completion = &turn.completion;
@@ -255,7 +260,7 @@ fn tokens(door: &Door, turn: &Turn, advantages: Option<&[f64]>) -> Option<Vec<To
     let rows = completion.tokens().iter().enumerate().map(|(at, token)| {
         let is_last = at + 1 == completion.len();
         TokenReply {
-            text: texts.push(&door.language.token_bytes(*token), is_last),
+            text: texts.push(&inference.language.token_bytes(*token), is_last),
             logprob: completion.behavior_logprobs()[at],
             advantage: advantages.map(|advantages| advantages[at]),
         }

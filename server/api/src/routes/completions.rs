@@ -25,7 +25,7 @@ use hone_api_types::foreign::Aliases;
 use hone_api_types::replies::TextCompletion;
 use hone_api_types::sampling::{limit_of_logprobs, whole};
 use hone_api_types::session::SessionWish;
-use hone_inference::{Door, PromptSource, Shape};
+use hone_inference::{InferenceService, PromptSource, Shape};
 
 /// Tokens sampled where the request does not say; the default this API always had.
 const MAX_TOKENS_DEFAULT: u32 = 16;
@@ -92,7 +92,7 @@ pub(super) async fn begin(
     let (mut body, mut ignored) = CompletionRequest::from_object(object)?;
     body.text.prompt_at = Some(param);
     ignored.extend(body.session.not_kept());
-    let door = serving(http)?;
+    let inference = serving(http)?;
     let wish = body.session.resolve(headers, &http.binding)?;
     let policy = choose(http, &body.text.model, (wish.user.as_deref(), asked)).await?;
     let wanted = Wanted {
@@ -100,11 +100,16 @@ pub(super) async fn begin(
         offer: None,
         ignore_end: body.sampling.ignore_eos.unwrap_or(false),
     };
-    let (shape, _) = wanted.shape(door, asked.caller.counts_as()).await?;
+    let (shape, _) = wanted.shape(inference, asked.caller.counts_as()).await?;
     let stream = body.text.stream.unwrap_or(false);
-    let capture = capture_of((http, door), &asked.caller, &body.capture, &mut ignored)?;
+    let capture = capture_of(
+        (http, inference),
+        &asked.caller,
+        &body.capture,
+        &mut ignored,
+    )?;
     let how = (policy, shape, capture);
-    let (plans, logprobs) = plans((http, door), how, (&body, &wish, asked))?;
+    let (plans, logprobs) = plans((http, inference), how, (&body, &wish, asked))?;
     let wants = Wants {
         stream,
         include_usage: includes_usage(body.text.stream_options.as_ref()),
@@ -117,10 +122,10 @@ pub(super) async fn begin(
     };
     let mut opened = Vec::with_capacity(plans.len());
     for plan in plans {
-        opened.push(door.open(plan).await.map_err(of_prompt(param))?);
+        opened.push(inference.open(plan).await.map_err(of_prompt(param))?);
     }
     Ok(Begun {
-        admitted: admit(http, door, (opened, &wants)).await?,
+        admitted: admit(http, inference, (opened, &wants)).await?,
         stream,
         ignored,
     })
@@ -128,11 +133,11 @@ pub(super) async fn begin(
 
 /// One plan per prompt, and how many alternatives to report per token.
 fn plans(
-    (http, door): (&Http, &Door),
+    (http, inference): (&Http, &InferenceService),
     (policy, shape, capture): (PolicyChoice, Option<Shape>, Capture),
     (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
 ) -> Result<(Vec<hone_inference::Request>, Option<u8>), ApiError> {
-    let able = door.backend.capabilities();
+    let able = inference.backend.capabilities();
     let (prompts, max_positions) = (body.prompts(able.vocab)?, able.max_positions);
     let choices_max = http.config.choices_max as i64;
     let n = whole("n", body.text.n, (1, choices_max))?.unwrap_or(1) as u32;
@@ -143,7 +148,7 @@ fn plans(
         ));
     }
     let logprobs = whole("logprobs", body.text.logprobs, (0, 20))?.map(|l| l as u8);
-    let mut sampling = sampling_of(http, door, &body.sampling)?;
+    let mut sampling = sampling_of(http, inference, &body.sampling)?;
     sampling.top_logprobs = logprobs.unwrap_or(0);
     sampling.top_behavior = !capture.raw;
     let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
@@ -154,20 +159,12 @@ fn plans(
         (n as usize * prompts.len(), max_positions),
     )?;
     let stops = body.sampling.stops()?;
-    let (scope, said_by) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
+    let (scope, said_by) = inference
+        .rules
+        .scope(&asked.caller.owner, wish.user.as_deref());
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
-        let (text, source) = match prompt {
-            Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),
-            Prompt::Tokens(tokens) if tokens.len() > max_positions => {
-                return Err(ApiError::ContextLength {
-                    param: body.text.prompt_at.unwrap_or("prompt"),
-                    prompt_tokens: tokens.len(),
-                    max_positions,
-                    model_positions: able.model_positions,
-                });
-            }
-            Prompt::Tokens(tokens) => (door.language.decode(&tokens), PromptSource::Tokens(tokens)),
-        };
+        let prompt_at = body.text.prompt_at.unwrap_or("prompt");
+        let (text, source) = source_of(inference, prompt, prompt_at)?;
         Ok(hone_inference::Request {
             id: asked.id,
             scope: scope.clone(),
@@ -200,4 +197,28 @@ fn plans(
         })
     });
     Ok((plans.collect::<Result<_, ApiError>>()?, logprobs))
+}
+
+/// The text of a prompt, and where its tokens come from. The field `param` holds it.
+fn source_of(
+    inference: &InferenceService,
+    prompt: Prompt,
+    param: &'static str,
+) -> Result<(String, PromptSource), ApiError> {
+    let able = inference.backend.capabilities();
+    match prompt {
+        Prompt::Text(text) => Ok((text.clone(), PromptSource::Text(text))),
+        Prompt::Tokens(tokens) if tokens.len() > able.max_positions => {
+            Err(ApiError::ContextLength {
+                param,
+                prompt_tokens: tokens.len(),
+                max_positions: able.max_positions,
+                model_positions: able.model_positions,
+            })
+        }
+        Prompt::Tokens(tokens) => Ok((
+            inference.language.decode(&tokens),
+            PromptSource::Tokens(tokens),
+        )),
+    }
 }

@@ -201,6 +201,9 @@ pub async fn drain(
     Ok(Json(DrainReply {
         object: "drain",
         draining: http.life.is_draining(),
-        completions_live: http.door.as_ref().map_or(0, |door| door.live.count()),
+        completions_live: http
+            .inference
+            .as_ref()
+            .map_or(0, |inference| inference.live.count()),
     }))
 }

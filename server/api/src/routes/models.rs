@@ -86,8 +86,8 @@ fn rfc3339(seconds: i64) -> String {
 }
 
 fn cards(http: &Http) -> Vec<ModelCard> {
-    let able = http.door.as_ref();
-    let able = able.map(|door| door.backend.capabilities());
+    let able = http.inference.as_ref();
+    let able = able.map(|inference| inference.backend.capabilities());
     let max_model_len = able.as_ref().map(|able| able.max_positions);
     let n_ctx_train = able.as_ref().map(|able| able.model_positions);
     let created = http.models.created;

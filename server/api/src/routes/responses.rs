@@ -57,7 +57,7 @@ pub async fn create_response(
     let object = read_json(request, http.body_limits()).await?;
     let (body, mut ignored) = ResponsesRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     let mut wish = body.session.resolve(&headers, &http.binding)?;
     let policy = choose(&http, &body.response.model, (wish.user.as_deref(), &asked)).await?;
     let previous = previous(&http, &body, &asked).await?;
@@ -69,10 +69,15 @@ pub async fn create_response(
     let echo = echo(&body, wish.store);
     let stored = stored(&http, &body, &asked).await?;
     let said = (&body, previous.as_ref(), &stored);
-    let (mut talk, next_from, aliases) = talk((&http, door), said, &mut ignored)?;
-    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
+    let (mut talk, next_from, aliases) = talk((&http, inference), said, &mut ignored)?;
+    grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
     let stream = body.response.stream.unwrap_or(false);
-    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
+    let capture = capture_of(
+        (&http, inference),
+        &asked.caller,
+        &body.capture,
+        &mut ignored,
+    )?;
     talk.captures(capture);
     let wants = Wants {
         stream,
@@ -84,16 +89,16 @@ pub async fn create_response(
         aliases,
         request: asked.shown.clone(),
     };
-    let mut planned = talk.plan(door, policy, (wish, &asked)).await?;
+    let mut planned = talk.plan(inference, policy, (wish, &asked)).await?;
     let named = previous.filter(|turn| turn.scope == planned.scope);
     planned.continues = named.map(|turn| Continued {
         session: turn.session,
         turn: turn.id,
         next_from,
     });
-    let opened = door.open(planned).await;
+    let opened = inference.open(planned).await;
     let opened = opened.map_err(of_prompt("input"))?;
-    let admitted = admit(&http, door, (vec![opened], &wants)).await?;
+    let admitted = admit(&http, inference, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
         reply::streamed(frame, merged, echo)
@@ -127,7 +132,7 @@ async fn previous(
 
 /// What is asked, and where in its messages those after the previous response begin.
 fn talk(
-    (http, door): (&Http, &hone_inference::Door),
+    (http, inference): (&Http, &hone_inference::InferenceService),
     (body, previous, stored): (&ResponsesRequest, Option<&Turn>, &Stored),
     ignored: &mut Vec<String>,
 ) -> Result<(Talk, usize, Aliases), ApiError> {
@@ -155,7 +160,7 @@ fn talk(
         body.choice().as_ref(),
         fields.parallel_tool_calls,
     )?;
-    let mut sampling = sampling_of(http, door, &body.sampling)?;
+    let mut sampling = sampling_of(http, inference, &body.sampling)?;
     let top = whole_number("top_logprobs", fields.top_logprobs, (0, 20))?;
     sampling.top_logprobs = top.unwrap_or(0) as u8;
     let alternatives = body.wants_logprobs().then_some(sampling.top_logprobs);
@@ -164,7 +169,7 @@ fn talk(
         "top_logprobs",
         max_tokens,
         alternatives,
-        (1, door.backend.capabilities().max_positions),
+        (1, inference.backend.capabilities().max_positions),
     )?;
     let talk = Talk {
         messages,

@@ -129,11 +129,11 @@ async fn a_conversation_with_tools_binds_and_reuses_its_tokens() {
         told.next[0].next_state.items[0].kind,
         hone_domain::NextKind::ToolResult
     );
-    let door = stage.http.door.as_ref().unwrap();
+    let inference = stage.http.inference.as_ref().unwrap();
     assert_eq!(
         (
-            door.counters.prompts_reused.get(),
-            door.counters.prompts_mismatched.get()
+            inference.counters.prompts_reused.get(),
+            inference.counters.prompts_mismatched.get()
         ),
         (2, 0)
     );
@@ -495,12 +495,12 @@ async fn ends_are_not_ignored_where_a_form_ends_the_answer() {
 async fn a_template_that_takes_one_call_a_message_gets_one() {
     for one_call in [true, false] {
         let stage = Stage::new(Recorder::Collects).await;
-        let door = stage.http.door.as_ref().unwrap();
+        let inference = stage.http.inference.as_ref().unwrap();
         let takes = Takes {
             many_calls: !one_call,
             ..Takes::ALL
         };
-        door.takes.set(takes).unwrap();
+        inference.takes.set(takes).unwrap();
         let call = |id: &str| {
             json!({"id": id, "type": "function",
             "function": {"name": id, "arguments": "{}"}})
@@ -553,8 +553,8 @@ async fn forms_are_made_apart_from_what_waits_for_nothing() {
     ];
     for (path, body) in rows {
         let stage = Stage::new(Recorder::Collects).await;
-        let door = stage.http.door.clone().unwrap();
-        let places = door.apart.enter("others", 2).await.unwrap();
+        let inference = stage.http.inference.clone().unwrap();
+        let places = inference.apart.enter("others", 2).await.unwrap();
         let body = body.to_string();
         let mut held = std::pin::pin!(stage.post(path, &body));
         let free = json!({"model": "gpt", "messages": said, "n": 0}).to_string();

@@ -256,11 +256,11 @@ pub(super) fn measures(resources: &Resources, http: &Arc<Http>, loops: &mut Join
         watch::run(watched.clone(), sources.clone(), stop)
     });
     let asks = resources.config.learning.paired_prompts > 0;
-    let Some(door) = http.door.as_ref().filter(|_| asks) else {
+    let Some(inference) = http.inference.as_ref().filter(|_| asks) else {
         return;
     };
     let parts = Arc::new(PairedParts {
-        backend: door.backend.clone(),
+        backend: inference.backend.clone(),
         ledger: resources.ledger.clone(),
         policies: resources.policies.clone(),
         ids: resources.ids.clone(),

@@ -36,7 +36,7 @@ use hone_api::{Http, Life, ModelNames, router};
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
-use hone_inference::{Door, DoorCounters, Live, Places};
+use hone_inference::{InferenceCounters, InferenceService, Live, Places};
 use hone_monitor::telemetry::Telemetry;
 use hone_monitor::traffic::Traffic;
 use hone_monitor::watch::Watch;
@@ -48,7 +48,7 @@ use resources::Resources;
 
 /// A running server.
 pub struct App {
-    /// Where the door listens.
+    /// Where the server listens.
     pub addr: SocketAddr,
     /// Where data lives.
     pub data_dir: PathBuf,
@@ -89,7 +89,7 @@ async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), String>
 
 impl App {
     /// Opens the store, loads the model, binds the port, starts the loops, reads which sessions are
-    /// open, opens the door, in this order; the error says what to do.
+    /// open, accepts connections, in this order; the error says what to do.
     pub fn start(config: Config) -> impl Future<Output = Result<Self, String>> {
         Self::start_on(config, device::cuda)
     }
@@ -124,14 +124,14 @@ impl App {
         let eraser = loops::eraser(&resources, backend.clone(), &mut tasks);
         loops::in_place(&resources, &mut tasks);
         loops::scrubbing(&resources, (scrub, backend.clone()), &mut tasks);
-        let door = backend.map(|backend| {
+        let inference = backend.map(|backend| {
             let parts = (backend, &served, collect.clone());
-            Arc::new(door_of(&resources, parts, &abort))
+            Arc::new(inference_of(&resources, parts, &abort))
         });
         let importer = loops::importer(&resources, &served);
         let http = http_of(
             &resources,
-            (door, collect),
+            (inference, collect),
             (eraser, importer),
             (computed, addr),
         )?;
@@ -206,13 +206,13 @@ fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     })
 }
 
-fn door_of(
+fn inference_of(
     resources: &Resources,
     (backend, served, collect): (Arc<dyn Backend>, &Served, Option<Outbox<Input>>),
     abort: &ShutdownTrigger,
-) -> Door {
+) -> InferenceService {
     let config = &resources.config;
-    Door {
+    InferenceService {
         backend,
         language: served.language.clone(),
         takes: OnceLock::new(),
@@ -224,9 +224,9 @@ fn door_of(
         troubles: resources.troubles.clone(),
         clock: resources.clock.clone(),
         ids: resources.ids.clone(),
-        limits: config.http.door_limits(),
+        limits: config.http.inference_limits(),
         meters: resources.meters.clone(),
-        counters: DoorCounters::default(),
+        counters: InferenceCounters::default(),
         live: Live::default(),
         telemetry: resources.telemetry.clone(),
         embedding: Places::new(1),
@@ -237,13 +237,13 @@ fn door_of(
 
 fn http_of(
     resources: &Resources,
-    (door, collect): (Option<Arc<Door>>, Option<Outbox<Input>>),
+    (inference, collect): (Option<Arc<InferenceService>>, Option<Outbox<Input>>),
     (eraser, importer): (Arc<Eraser>, Importer),
     (computed, addr): (Option<Computed>, SocketAddr),
 ) -> Result<Http, String> {
     let config = &resources.config;
     Ok(Http {
-        door,
+        inference,
         collect,
         ledger: resources.ledger.clone(),
         personal: resources.personal.clone(),

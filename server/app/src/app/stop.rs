@@ -1,4 +1,4 @@
-//! How a server ends: door first, then the engine, then the loops, the recorder last.
+//! How a server ends: listener first, then the engine, then the loops, the recorder last.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl App {
                 return "the engine gave up after repeated failures".to_owned();
             }
             if self.listening.is_finished() {
-                return "the door stopped accepting connections".to_owned();
+                return "the listener stopped accepting connections".to_owned();
             }
         }
     }
@@ -65,8 +65,8 @@ impl App {
         if !self.listening.is_finished() {
             let _panicked_or_not = (&mut self.listening).await.is_ok();
         }
-        if let Some(door) = &self.http.door {
-            door.live.none().await;
+        if let Some(inference) = &self.http.inference {
+            inference.live.none().await;
         }
         self.http.acts.none().await;
     }

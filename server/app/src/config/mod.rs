@@ -60,7 +60,7 @@ const OPTIONAL: &[(&[&str], &str)] = &[
 pub struct Config {
     /// The loops that run in this process.
     pub loops: Vec<Loop>,
-    /// The HTTP door.
+    /// The HTTP server.
     pub http: HttpConfig,
     /// Accounts, keys, sign-ins.
     pub people: PeopleConfig,

@@ -27,7 +27,7 @@ use hone_accounts::Caller;
 use hone_accounts::meter::Spender;
 use hone_api_types::content::Reader;
 use hone_api_types::messages::{parse_messages, template_message};
-use hone_inference::{Door, OpenError, chars_of};
+use hone_inference::{InferenceService, OpenError, chars_of};
 
 /// Most prompts of one comparison.
 const PROMPTS_MAX: usize = 8;
@@ -134,7 +134,7 @@ pub(super) async fn side_by_side(
     scope: &Scope,
     body: &CompareBody,
 ) -> Result<Comparison, ApiError> {
-    let door = serving(http)?;
+    let inference = serving(http)?;
     let max_tokens = body.max_tokens.unwrap_or(TOKENS_DEFAULT);
     if !(1..=TOKENS_MAX).contains(&max_tokens) {
         return Err(ApiError::invalid(
@@ -150,20 +150,21 @@ pub(super) async fn side_by_side(
                 prompts.iter().flatten().map(chars_of).sum(),
                 http.config.messages_max,
             );
-            door.apart((asked.caller.counts_as(), chars), move |door| {
-                given(door, &prompts, most)
-            })
-            .await??
+            inference
+                .apart((asked.caller.counts_as(), chars), move |inference| {
+                    given(inference, &prompts, most)
+                })
+                .await??
         }
         None => recent(http, scope, body.recent.unwrap_or(3)).await?,
     };
     let sampling = Sampling {
         seed: body.seed.unwrap_or_default(),
-        ..door.language.defaults()
+        ..inference.language.defaults()
     };
     let asks = Asks {
         http,
-        door,
+        inference,
         scope,
         caller: &asked.caller,
         payer: http.meters.spender(asked.id),
@@ -186,7 +187,7 @@ pub(super) async fn side_by_side(
         }
         Ok::<(), ApiError>(())
     };
-    timeout(door.limits.completion_timeout, read)
+    timeout(inference.limits.completion_timeout, read)
         .await
         .map_err(|_| ApiError::Unavailable {
             code: "compare_timeout",
@@ -222,17 +223,17 @@ fn prompts_wanted(count: usize, param: &str) -> Result<(), ApiError> {
 }
 
 fn given(
-    door: &Door,
+    inference: &InferenceService,
     prompts: &[Vec<Value>],
     messages_max: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
     prompts_wanted(prompts.len(), "prompts")?;
     let prompt = |wire: &Vec<Value>| {
         let messages = parse_messages(wire, messages_max, &mut Reader::default())?;
-        let text = door.rendered((&messages, &[]), (None, &Map::new()));
+        let text = inference.rendered((&messages, &[]), (None, &Map::new()));
         let text = text.map_err(|error| ApiError::invalid("prompts", error.to_string()))?;
         Ok(Prompt {
-            tokens: door.language.encode(&text, false),
+            tokens: inference.language.encode(&text, false),
             messages,
         })
     };
@@ -273,7 +274,7 @@ async fn recent(http: &Http, scope: &Scope, count: usize) -> Result<Vec<Prompt>,
 /// What all asks of a comparison share.
 struct Asks<'a> {
     http: &'a Http,
-    door: &'a Door,
+    inference: &'a InferenceService,
     scope: &'a Scope,
     caller: &'a Caller,
     payer: Option<Spender>,
@@ -317,7 +318,7 @@ impl Asks<'_> {
                 admitted_ms: self.http.clock.now_ms(),
             },
         };
-        let answer = self.door.backend.ask(ask).map_err(OpenError::Serve);
+        let answer = self.inference.backend.ask(ask).map_err(OpenError::Serve);
         let answer = answer.map_err(of_prompt("prompts"))?;
         self.pay(prompt.tokens.len());
         Ok(answer)

@@ -1,4 +1,4 @@
-//! The door's way from a request's headers and body to its session, without a model, and a table of
+//! The gateway's way from a request's headers and body to its session, without a model, and a table of
 //! what came of it. What it is given is generated or recorded, so a request that cannot be read is a
 //! mistake of whoever made it, and ends the measurement.
 
@@ -114,8 +114,8 @@ pub struct Sent {
     pub cut: bool,
 }
 
-/// A door that answers what it is told to.
-pub struct Door {
+/// A gateway that answers what it is told to.
+pub struct Gateway {
     places: BindingConfig,
     index: SessionIndex,
     owners: HashMap<SessionId, usize>,
@@ -127,8 +127,8 @@ pub struct Door {
     pub table: Table,
 }
 
-impl Door {
-    /// A door that remembers so many sessions.
+impl Gateway {
+    /// A gateway that remembers so many sessions.
     pub fn new(sessions_max: usize) -> Self {
         let config = Config::load(&Sources::default()).expect("the defaults are sound");
         let bounds = SessionIndexConfig {
