@@ -17,10 +17,10 @@ use http_body_util::BodyExt;
 
 use super::Http;
 use super::anthropic;
-use super::asked::Asked;
 use super::cors::Cors;
 use super::error::ApiError;
 use super::guard::{self, Shown};
+use super::request_context::RequestContext;
 use super::rights::{self, ForAgents, HasRights as _, Right};
 use hone_accounts::Caller;
 use hone_accounts::meter::{Standing, reset_text};
@@ -36,7 +36,7 @@ const ID_BYTES_MAX: usize = 128;
 pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = RequestId(http.ids.next());
-    let shown = shown_id(request.headers(), id);
+    let public_id = public_id_of(request.headers(), id);
     let method = method_name(request.method());
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map(MatchedPath::as_str);
@@ -55,19 +55,19 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let cors = Cors::of(&http.guard.get(), request.headers());
     let mut response = match cors.preflight(request.method(), request.headers()) {
         Some(told) => told,
-        None => admitted(&http, (id, &shown), (peer, route), (request, next)).await,
+        None => admitted(&http, (id, &public_id), (peer, route), (request, next)).await,
     };
     if is_anthropic {
-        response = anthropic::told(response, &shown);
+        response = anthropic::told(response, &public_id);
     }
     cors.tell(&mut response);
-    if let Ok(value) = HeaderValue::from_str(&shown) {
+    if let Ok(value) = HeaderValue::from_str(&public_id) {
         response.headers_mut().insert("x-request-id", value);
     }
     let (status, took) = (response.status().as_u16(), began.elapsed());
     http.traffic.answered((method, &path, status), took);
     tracing::info!(
-        request = %shown,
+        request = %public_id,
         method,
         path,
         meant,
@@ -81,7 +81,7 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
 /// Answers those who may ask.
 async fn admitted(
     http: &Http,
-    (id, shown): (RequestId, &str),
+    (id, public_id): (RequestId, &str),
     (peer, route): (IpAddr, Option<&str>),
     (request, next): (Request, Next),
 ) -> Response {
@@ -96,15 +96,15 @@ async fn admitted(
     match admit(http, seen).await {
         Err(error) => refused(&error, route),
         Ok(caller) => {
-            let asked = Asked {
+            let context = RequestContext {
                 id,
-                shown: shown.to_owned(),
+                public_id: public_id.to_owned(),
                 caller,
                 peer,
                 client,
                 parent: telemetry::parent(request.headers()),
             };
-            within_limits(http, (asked, route), (request, next)).await
+            within_limits(http, (context, route), (request, next)).await
         }
     }
 }
@@ -112,14 +112,14 @@ async fn admitted(
 /// Answers, within the caller's limits where the route has any.
 async fn within_limits(
     http: &Http,
-    (asked, route): (Asked, Option<&str>),
+    (context, route): (RequestContext, Option<&str>),
     (mut request, next): (Request, Next),
 ) -> Response {
     if !rights::is_metered(route) {
-        return answer(http, asked, (request, next)).await;
+        return answer(http, context, (request, next)).await;
     }
-    let caller = asked.caller.clone();
-    let (mut response, ticket) = match http.meters.admit(&caller, asked.id) {
+    let caller = context.caller.clone();
+    let (mut response, ticket) = match http.meters.admit(&caller, context.id) {
         Err(error) => (ApiError::from(error).into_response(), None),
         Ok(ticket) => {
             let ticket = ticket.map(Arc::new);
@@ -127,7 +127,7 @@ async fn within_limits(
             if let Some(ticket) = &ticket {
                 request.extensions_mut().insert(ticket.clone());
             }
-            (answer(http, asked, (request, next)).await, ticket)
+            (answer(http, context, (request, next)).await, ticket)
         }
     };
     tell_standing(&mut response, http.meters.standing(&caller));
@@ -163,14 +163,18 @@ fn tell_standing(response: &mut Response, standing: Standing) {
 }
 
 /// Runs the handler once there is room for the body; a panic of it is an answer as well.
-async fn answer(http: &Http, asked: Asked, (request, next): (Request, Next)) -> Response {
-    let entered = http.bodies.enter(asked.caller.counts_as(), request);
+async fn answer(
+    http: &Http,
+    context: RequestContext,
+    (request, next): (Request, Next),
+) -> Response {
+    let entered = http.bodies.enter(context.caller.counts_as(), request);
     let (mut request, _room) = match entered.await {
         Ok(entered) => entered,
         Err(error) => return error.into_response(),
     };
-    let id = asked.id;
-    request.extensions_mut().insert(asked);
+    let id = context.id;
+    request.extensions_mut().insert(context);
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
@@ -327,7 +331,7 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-fn shown_id(headers: &HeaderMap, id: RequestId) -> String {
+fn public_id_of(headers: &HeaderMap, id: RequestId) -> String {
     headers
         .get("x-request-id")
         .and_then(|v| v.to_str().ok())

@@ -25,8 +25,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::asked::Asked;
 use super::error::ApiError;
+use super::request_context::RequestContext;
 use crate::body::{BodyLimits, read_bytes};
 use hone_accounts::meter::Ticket;
 
@@ -240,9 +240,11 @@ async fn keyed(
     next: Next,
 ) -> Result<Response, ApiError> {
     let key = key_of(request.headers())?;
-    let asked = request.extensions().get::<Asked>().cloned();
-    let request_id = asked.as_ref().map(|asked| asked.id);
-    let owner = asked.map(|asked| asked.caller.owner).unwrap_or_default();
+    let context = request.extensions().get::<RequestContext>().cloned();
+    let request_id = context.as_ref().map(|context| context.id);
+    let owner = context
+        .map(|context| context.caller.owner)
+        .unwrap_or_default();
     let (parts, body) = request.into_parts();
     let bytes = read_bytes(&parts.headers, body, replaying.limits).await?;
     let name = (owner, route, key);
@@ -357,11 +359,11 @@ impl Writing {
     async fn earlier(&mut self) -> Result<bool, ApiError> {
         let replays = &self.replaying.replays;
         let since_ms = self.replaying.clock.now_ms() - replays.limits.keep_ms;
-        let asked = timeout(
+        let looked_up = timeout(
             LEDGER_TIMEOUT,
             replays.store.answered(&self.stored, since_ms),
         );
-        let answered = match asked.await {
+        let answered = match looked_up.await {
             Ok(Ok(answered)) => answered,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "whether this was answered before could not be read");

@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use crate::{Http, lists, sse};
 use hone_accounts::Caller;
 use hone_api_types::under_way::UnderWayReply;
@@ -377,10 +377,10 @@ async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Rep
 )]
 pub async fn pause(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(name): Path<String>,
 ) -> Reply<LoopReply> {
-    switch(&http, &asked.caller, name, true).await
+    switch(&http, &context.caller, name, true).await
 }
 
 /// Switches a loop on again.
@@ -398,8 +398,8 @@ pub async fn pause(
 )]
 pub async fn resume(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(name): Path<String>,
 ) -> Reply<LoopReply> {
-    switch(&http, &asked.caller, name, false).await
+    switch(&http, &context.caller, name, false).await
 }

@@ -16,9 +16,9 @@ use super::sessions::{TurnLineReply, reason, state, turn_page};
 use super::turns::TurnReply;
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists::{self, List};
+use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 use hone_inference::InferenceService;
 
@@ -92,24 +92,24 @@ impl AdminTurnsQuery {
 )]
 pub async fn list_turns(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: Result<Query<AdminTurnsQuery>, QueryRejection>,
 ) -> Reply<List<TurnLineReply>> {
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
     let page = turn_page(&http, &query.filter()?, (before, limit)).await?;
-    record_list(&http, &asked, (&query, &page.0.data)).await?;
+    record_list(&http, &context, (&query, &page.0.data)).await?;
     Ok(page)
 }
 
 /// Records that the beginnings of what others were told were read.
 async fn record_list(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     (query, lines): (&AdminTurnsQuery, &[TurnLineReply]),
 ) -> Result<(), ApiError> {
-    let caller = &asked.caller;
+    let caller = &context.caller;
     let foreign = lines.iter().filter(|line| line.owner != caller.owner);
     let owners: BTreeSet<&str> = foreign.map(|line| line.owner.as_str()).collect();
     if owners.is_empty() {
@@ -196,7 +196,7 @@ pub struct AdminTurnReply {
 )]
 pub async fn get_turn(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<AdminTurnReply> {
     let unknown = || {
@@ -207,12 +207,12 @@ pub async fn get_turn(
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
     let view = view.ok_or_else(unknown)?;
     let owner = &view.turn.owner;
-    if *owner != asked.caller.owner {
+    if *owner != context.caller.owner {
         // Reading what others said is an act of its own: without a record there is no reading.
         let detail = json!({ "owner": owner });
         let object = turn.prefixed();
         http.audit
-            .record(&asked.caller, "turn.read", &object, detail)
+            .record(&context.caller, "turn.read", &object, detail)
             .await?;
     }
     let entered = http.ledger.turn_entries(turn).await;

@@ -14,10 +14,10 @@ use super::talk::{
 };
 use crate::Http;
 use crate::anthropic::MessagesErrorBody;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::ApiError;
 use crate::reply::{Dialect, anthropic as reply};
+use crate::request_context::RequestContext;
 use hone_api_types::anthropic::MessagesRequest;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::foreign::Aliases;
@@ -46,7 +46,7 @@ use hone_inference::InferenceService;
 )]
 pub async fn create_message(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
@@ -55,7 +55,7 @@ pub async fn create_message(
     ignored.extend(body.session.not_kept());
     let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
+    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &context)).await?;
     if body.message.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
@@ -65,7 +65,7 @@ pub async fn create_message(
     let stream = body.message.stream.unwrap_or(false);
     let capture = capture_of(
         (&http, inference),
-        &asked.caller,
+        &context.caller,
         &body.capture,
         &mut ignored,
     )?;
@@ -78,9 +78,9 @@ pub async fn create_message(
         model: body.message.model,
         dialect: Dialect::Messages,
         aliases: Aliases::default(),
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
-    let plan = talk.plan(inference, policy, (wish, &asked)).await?;
+    let plan = talk.plan(inference, policy, (wish, &context)).await?;
     let opened = inference.open(plan).await?;
     let admitted = admit(&http, inference, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();
@@ -120,7 +120,7 @@ pub struct TokenCount {
 )]
 pub async fn count_tokens(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
@@ -128,10 +128,10 @@ pub async fn count_tokens(
     let (body, mut ignored) = MessagesRequest::from_object(object)?;
     let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
+    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &context)).await?;
     let mut talk = talk((&http, inference), &body, &mut ignored)?;
     grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
-    let plan = talk.plan(inference, policy, (wish, &asked)).await?;
+    let plan = talk.plan(inference, policy, (wish, &context)).await?;
     let input_tokens = inference.tokens_of(plan).await?.len();
     let mut response = Json(TokenCount { input_tokens }).into_response();
     name_ignored(&mut response, &ignored);

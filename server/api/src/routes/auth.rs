@@ -10,10 +10,10 @@ use hone_ledger::{Changed, PeopleChange, UserChange};
 use serde_json::json;
 
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::guard::{Shown, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls, shown};
+use crate::request_context::RequestContext;
 use hone_accounts::links::Guest;
 use hone_accounts::secrets::{self, csrf};
 use hone_accounts::{Caller, Via};
@@ -53,12 +53,16 @@ fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn me(State(http): State<Arc<Http>>, asked: Asked, headers: HeaderMap) -> Json<MeReply> {
-    let token = match (asked.caller.via, shown(&headers)) {
+pub async fn me(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    headers: HeaderMap,
+) -> Json<MeReply> {
+    let token = match (context.caller.via, shown(&headers)) {
         (Via::Session, Shown::Cookie(token)) => Some(token),
         _ => None,
     };
-    Json(me_of(&http, &asked.caller, token))
+    Json(me_of(&http, &context.caller, token))
 }
 
 /// The reply to somebody who is signed in from now on.
@@ -74,8 +78,11 @@ fn signed(http: &Http, signed: &Signed, by_tls: bool) -> Response {
     response
 }
 
-pub(super) fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
-    is_by_tls((&http.config, http.people.config()), (asked.peer, headers))
+pub(super) fn by_tls(http: &Http, context: &RequestContext, headers: &HeaderMap) -> bool {
+    is_by_tls(
+        (&http.config, http.people.config()),
+        (context.peer, headers),
+    )
 }
 
 /// Signs in; the reply sets the cookies `hone_session` and `hone_device`.
@@ -96,16 +103,16 @@ pub(super) fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
 )]
 pub async fn sign_in(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let by_tls = by_tls(&http, &asked, request.headers());
+    let by_tls = by_tls(&http, &context, request.headers());
     let device = device(request.headers()).map(str::to_owned);
     let body: SignInRequest = of_strangers(&http, request).await?;
     let entry = http
         .people
         .sign_in(
-            (asked.client, device.as_deref()),
+            (context.client, device.as_deref()),
             (&body.name, body.password),
         )
         .await?;
@@ -160,10 +167,10 @@ pub async fn sign_out(
 )]
 pub async fn take_invite(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let by_tls = by_tls(&http, &asked, request.headers());
+    let by_tls = by_tls(&http, &context, request.headers());
     let body: InviteTaken = of_strangers(&http, request).await?;
     parse_name(&body.name)?;
     parse_password("password", &body.password)?;
@@ -173,7 +180,10 @@ pub async fn take_invite(
         password: body.password,
     };
     let taken = |name: &str| http.is_configured_owner(name);
-    let entry = http.people.take_invite(asked.client, guest, taken).await?;
+    let entry = http
+        .people
+        .take_invite(context.client, guest, taken)
+        .await?;
     Ok(signed(&http, &entry, by_tls))
 }
 
@@ -196,12 +206,12 @@ pub async fn take_invite(
 )]
 pub async fn password(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let body: PasswordRequest = strict(&http, request).await?;
     parse_password("new", &body.new)?;
-    let (people, caller) = (&http.people, &asked.caller);
+    let (people, caller) = (&http.people, &context.caller);
     // A key that leaked must not be able to take over its owner's account.
     if caller.via != Via::Session {
         return Err(ApiError::Forbidden {

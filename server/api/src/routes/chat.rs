@@ -11,11 +11,11 @@ use super::talk::{
     sampling_of, serving,
 };
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::reply::Dialect;
 use crate::reply::openai::{streamed, whole};
+use crate::request_context::RequestContext;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::foreign::Aliases;
 use hone_api_types::messages::{parse_messages, parse_prediction};
@@ -46,7 +46,7 @@ use hone_inference::InferenceService;
 )]
 pub async fn chat_completions(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
@@ -55,7 +55,7 @@ pub async fn chat_completions(
     ignored.extend(body.session.not_kept());
     let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &asked)).await?;
+    let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &context)).await?;
     let (mut talk, aliases) = talk((&http, inference), &mut body, &mut ignored)?;
     let wishes = (
         ("reasoning_effort", body.chat.reasoning_effort.as_deref()),
@@ -65,7 +65,7 @@ pub async fn chat_completions(
     let stream = body.chat.stream.unwrap_or(false);
     let capture = capture_of(
         (&http, inference),
-        &asked.caller,
+        &context.caller,
         &body.capture,
         &mut ignored,
     )?;
@@ -82,9 +82,9 @@ pub async fn chat_completions(
         model: body.chat.model,
         dialect: Dialect::Chat,
         aliases,
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
-    let mut plan = talk.plan(inference, policy, (wish, &asked)).await?;
+    let mut plan = talk.plan(inference, policy, (wish, &context)).await?;
     if plan.prediction.is_some() && !plan.may_draft(inference) {
         plan.prediction = None;
         ignored.push("prediction".to_owned());

@@ -13,11 +13,11 @@ use super::talk::{
     sampling_of, serving,
 };
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::reply::Dialect;
 use crate::reply::openai::{streamed, whole as reply_whole};
+use crate::request_context::RequestContext;
 use hone_api_types::JsonObject;
 use hone_api_types::capture::Capture;
 use hone_api_types::completions::{CompletionRequest, Prompt};
@@ -51,12 +51,12 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 )]
 pub async fn completions(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
-    let whose = (&*http, &asked, &headers);
+    let whose = (&*http, &context, &headers);
     let Begun {
         admitted,
         stream,
@@ -85,7 +85,7 @@ pub(super) struct Begun {
 
 /// Begins what a text completion's body asks for, whose prompt is in the caller's field `param`.
 pub(super) async fn begin(
-    (http, asked, headers): (&Http, &Asked, &HeaderMap),
+    (http, context, headers): (&Http, &RequestContext, &HeaderMap),
     object: JsonObject,
     (dialect, param): (Dialect, &'static str),
 ) -> Result<Begun, ApiError> {
@@ -94,22 +94,22 @@ pub(super) async fn begin(
     ignored.extend(body.session.not_kept());
     let inference = serving(http)?;
     let wish = body.session.resolve(headers, &http.binding)?;
-    let policy = choose(http, &body.text.model, (wish.user.as_deref(), asked)).await?;
+    let policy = choose(http, &body.text.model, (wish.user.as_deref(), context)).await?;
     let wanted = Wanted {
         form: std::mem::take(&mut body.shape),
         offer: None,
         ignore_end: body.sampling.ignore_eos.unwrap_or(false),
     };
-    let (shape, _) = wanted.shape(inference, asked.caller.counts_as()).await?;
+    let (shape, _) = wanted.shape(inference, context.caller.counts_as()).await?;
     let stream = body.text.stream.unwrap_or(false);
     let capture = capture_of(
         (http, inference),
-        &asked.caller,
+        &context.caller,
         &body.capture,
         &mut ignored,
     )?;
     let how = (policy, shape, capture);
-    let (plans, logprobs) = plans((http, inference), how, (&body, &wish, asked))?;
+    let (plans, logprobs) = plans((http, inference), how, (&body, &wish, context))?;
     let wants = Wants {
         stream,
         include_usage: includes_usage(body.text.stream_options.as_ref()),
@@ -118,7 +118,7 @@ pub(super) async fn begin(
         model: body.text.model,
         dialect,
         aliases: Aliases::default(),
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
     let mut opened = Vec::with_capacity(plans.len());
     for plan in plans {
@@ -135,7 +135,7 @@ pub(super) async fn begin(
 fn plans(
     (http, inference): (&Http, &InferenceService),
     (policy, shape, capture): (PolicyChoice, Option<Shape>, Capture),
-    (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
+    (body, wish, context): (&CompletionRequest, &SessionWish, &RequestContext),
 ) -> Result<(Vec<hone_inference::Request>, Option<u8>), ApiError> {
     let able = inference.backend.capabilities();
     let (prompts, max_positions) = (body.prompts(able.vocab)?, able.max_positions);
@@ -161,23 +161,23 @@ fn plans(
     let stops = body.sampling.stops()?;
     let (scope, said_by) = inference
         .rules
-        .scope(&asked.caller.owner, wish.user.as_deref());
+        .scope(&context.caller.owner, wish.user.as_deref());
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
         let prompt_at = body.text.prompt_at.unwrap_or("prompt");
         let (text, source) = source_of(inference, prompt, prompt_at)?;
         Ok(hone_inference::Request {
-            id: asked.id,
+            id: context.id,
             scope: scope.clone(),
             source: said_by.clone(),
-            owner: asked.caller.owner.clone(),
-            keeper: asked.caller.keeper().cloned(),
+            owner: context.caller.owner.clone(),
+            keeper: context.caller.keeper().cloned(),
             policy: policy.clone(),
             session_key: wish.session_key.clone(),
             kind: wish.kind,
             continues: None,
             done: wish.done && wish.kind != Some(TurnKind::Side),
             store: wish.store,
-            despite_store_false: asked.caller.despite_store_false,
+            despite_store_false: context.caller.despite_store_false,
             checks: wish.checks.clone(),
             messages: vec![Message::text(Role::User, text)],
             prompt: source,
@@ -193,7 +193,7 @@ fn plans(
             shape: shape.clone(),
             form_members: None,
             metadata: wish.metadata.clone(),
-            parent: asked.parent,
+            parent: context.parent,
         })
     });
     Ok((plans.collect::<Result<_, ApiError>>()?, logprobs))

@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 use super::Reply;
 use super::talk::{named, serving};
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::completions::{Prompt, prompts_of};
 use hone_inference::{InferenceService, chars_of};
 
@@ -91,7 +91,7 @@ pub struct EmbeddingsReply {
 )]
 pub async fn embeddings(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<EmbeddingsReply> {
     let mut object = read_json(request, http.body_limits()).await?;
@@ -111,13 +111,13 @@ pub async fn embeddings(
     let input = body.input;
     let chars = chars_of(&input);
     let inputs = inference
-        .apart((asked.caller.counts_as(), chars), move |inference| {
+        .apart((context.caller.counts_as(), chars), move |inference| {
             inputs(inference, &input)
         })
         .await??;
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
     let vectors = inference
-        .embed((asked.caller.counts_as(), asked.id), inputs)
+        .embed((context.caller.counts_as(), context.id), inputs)
         .await?;
     if let (Some(wanted), Some(first)) = (body.dimensions, vectors.first())
         && wanted != first.len()

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::Reply;
 use super::auth::{Made, strict};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_accounts::Caller;
 use hone_accounts::secrets;
 use hone_accounts::{audit, expiry, store_error};
@@ -32,8 +32,8 @@ use hone_api_types::people::{
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_keys(State(http): State<Arc<Http>>, asked: Asked) -> Reply<KeyList> {
-    list(&http, Some(&asked.caller.owner)).await
+pub async fn list_keys(State(http): State<Arc<Http>>, context: RequestContext) -> Reply<KeyList> {
+    list(&http, Some(&context.caller.owner)).await
 }
 
 /// Everybody's keys.
@@ -80,11 +80,11 @@ async fn list(http: &Http, owner: Option<&str>) -> Reply<KeyList> {
 )]
 pub async fn make_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Made<KeyReply> {
     let body: KeyRequest = strict(&http, request).await?;
-    let (people, caller) = (&http.people, &asked.caller);
+    let (people, caller) = (&http.people, &context.caller);
     let now_ms = people.now_ms();
     let (label, role) = (parse_label(&body.name)?, parse_role(body.role.as_deref())?);
     check_role(caller, role)?;
@@ -253,10 +253,10 @@ async fn own(http: &Http, caller: &Caller, id: &str) -> Result<ApiKey, ApiError>
 )]
 pub async fn rotate_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Made<KeyReply> {
-    let caller = &asked.caller;
+    let caller = &context.caller;
     let old = own(&http, caller, &id).await?;
     check_role(caller, old.role)?;
     let now_ms = http.people.now_ms();
@@ -301,12 +301,12 @@ pub async fn rotate_key(
 )]
 pub async fn change_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
     request: Request,
 ) -> Reply<KeyReply> {
     let body: KeyPatch = strict(&http, request).await?;
-    let mut key = own(&http, &asked.caller, &id).await?;
+    let mut key = own(&http, &context.caller, &id).await?;
     let wanted = KeyChange {
         despite_store_false: body.despite_store_false,
         raw_logprobs: parse_logprobs(body.logprobs_mode.as_deref())?,
@@ -325,7 +325,7 @@ pub async fn change_key(
         return Err(ApiError::invalid("despite_store_false", why));
     }
     let change = PeopleChange::ChangeKey(id.clone(), wanted);
-    done(&http, &asked.caller, (change, "key.change", &id), detail).await?;
+    done(&http, &context.caller, (change, "key.change", &id), detail).await?;
     Ok(Json(KeyReply::of(key, None)))
 }
 
@@ -344,11 +344,11 @@ pub async fn change_key(
 )]
 pub async fn revoke_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    own(&http, &asked.caller, &id).await?;
-    revoke(&http, &asked.caller, id).await
+    own(&http, &context.caller, &id).await?;
+    revoke(&http, &context.caller, id).await
 }
 
 /// Revokes anybody's key, at once.
@@ -366,10 +366,10 @@ pub async fn revoke_key(
 )]
 pub async fn revoke_any_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    revoke(&http, &asked.caller, id).await
+    revoke(&http, &context.caller, id).await
 }
 
 async fn revoke(http: &Http, caller: &Caller, id: String) -> Result<StatusCode, ApiError> {

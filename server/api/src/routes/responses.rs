@@ -14,10 +14,10 @@ use super::talk::{
     sampling_of, serving,
 };
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::reply::{Dialect, responses as reply};
+use crate::request_context::RequestContext;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::foreign::Aliases;
@@ -50,7 +50,7 @@ const INSTRUCTIONS: &str = "instructions";
 )]
 pub async fn create_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
@@ -59,22 +59,27 @@ pub async fn create_response(
     ignored.extend(body.session.not_kept());
     let inference = serving(&http)?;
     let mut wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.response.model, (wish.user.as_deref(), &asked)).await?;
-    let previous = previous(&http, &body, &asked).await?;
+    let policy = choose(
+        &http,
+        &body.response.model,
+        (wish.user.as_deref(), &context),
+    )
+    .await?;
+    let previous = previous(&http, &body, &context).await?;
     if let Some(turn) = &previous
         && wish.session_key.is_none()
     {
         wish.session_key.clone_from(&turn.session_key);
     }
     let echo = echo(&body, wish.store);
-    let stored = stored(&http, &body, &asked).await?;
+    let stored = stored(&http, &body, &context).await?;
     let said = (&body, previous.as_ref(), &stored);
     let (mut talk, next_from, aliases) = talk((&http, inference), said, &mut ignored)?;
     grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
     let stream = body.response.stream.unwrap_or(false);
     let capture = capture_of(
         (&http, inference),
-        &asked.caller,
+        &context.caller,
         &body.capture,
         &mut ignored,
     )?;
@@ -87,9 +92,9 @@ pub async fn create_response(
         model: body.response.model,
         dialect: Dialect::Responses,
         aliases,
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
-    let mut planned = talk.plan(inference, policy, (wish, &asked)).await?;
+    let mut planned = talk.plan(inference, policy, (wish, &context)).await?;
     let named = previous.filter(|turn| turn.scope == planned.scope);
     planned.continues = named.map(|turn| Continued {
         session: turn.session,
@@ -114,7 +119,7 @@ pub async fn create_response(
 async fn previous(
     http: &Http,
     body: &ResponsesRequest,
-    asked: &Asked,
+    context: &RequestContext,
 ) -> Result<Option<Turn>, ApiError> {
     let Some(id) = &body.response.previous_response_id else {
         return Ok(None);
@@ -126,7 +131,7 @@ async fn previous(
         ))
     };
     let turn = parse_turn_id(id).ok_or_else(unknown)?;
-    let turn = own_turn(http, turn, asked).await?;
+    let turn = own_turn(http, turn, context).await?;
     turn.map(Some).ok_or_else(unknown)
 }
 

@@ -13,9 +13,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::turns::{FateReply, FeedbackView};
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists::{self, List};
+use crate::request_context::RequestContext;
 use hone_inference::call_id;
 
 /// Most bytes of a search.
@@ -81,7 +81,7 @@ impl SessionReply {
 )]
 pub async fn list_sessions(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: Result<Query<SessionsQuery>, QueryRejection>,
 ) -> Reply<List<SessionReply>> {
     let query = lists::query(query)?;
@@ -94,7 +94,7 @@ pub async fn list_sessions(
             format!("search must have at most {SEARCH_BYTES_MAX} bytes"),
         ));
     }
-    let scope = listed(&http, &asked.caller.owner, query.user.as_ref())?;
+    let scope = listed(&http, &context.caller.owner, query.user.as_ref())?;
     let page = http.ledger.session_page((&scope, search), before, limit);
     let page = page.await.map_err(|e| ledger_error(&e))?;
     let next = page.next.map(|(ms, number)| format!("{ms}.{number}"));
@@ -259,7 +259,7 @@ pub struct SessionHead {
 )]
 pub async fn get_session(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
     query: Result<Query<SessionQuery>, QueryRejection>,
 ) -> Reply<ConversationReply> {
@@ -273,7 +273,7 @@ pub async fn get_session(
     let session = SessionId::parse(&id).ok_or_else(unknown)?;
     let view = http.ledger.session(session, before, limit).await;
     let view = view.map_err(|e| ledger_error(&e))?;
-    let view = view.filter(|view| view.owner == asked.caller.owner);
+    let view = view.filter(|view| view.owner == context.caller.owner);
     let view = view.ok_or_else(unknown)?;
     let line = view.line;
     Ok(Json(ConversationReply {
@@ -410,13 +410,13 @@ impl TurnsQuery {
 )]
 pub async fn list_turns(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: Result<Query<TurnsQuery>, QueryRejection>,
 ) -> Reply<List<TurnLineReply>> {
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
-    let filter = query.filter(&http, &asked.caller.owner)?;
+    let filter = query.filter(&http, &context.caller.owner)?;
     turn_page(&http, &filter, (before, limit)).await
 }
 

@@ -13,8 +13,8 @@ use utoipa::ToSchema;
 use super::learning::erase_turn;
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::responses::{ResponsesRequest, Stored, StoredItem};
 use hone_inference::call_id;
@@ -23,7 +23,7 @@ use hone_inference::call_id;
 pub(super) async fn stored(
     http: &Http,
     body: &ResponsesRequest,
-    asked: &Asked,
+    context: &RequestContext,
 ) -> Result<Stored, ApiError> {
     let mut found = Stored::new();
     for id in body.references() {
@@ -33,7 +33,7 @@ pub(super) async fn stored(
         let Some(turn) = turn_of_item(id) else {
             continue;
         };
-        if let Some(turn) = own_turn(http, turn, asked).await? {
+        if let Some(turn) = own_turn(http, turn, context).await? {
             found.extend(items_of(&turn));
         }
     }
@@ -51,10 +51,10 @@ fn turn_of_item(id: &str) -> Option<TurnId> {
 pub(super) async fn own_turn(
     http: &Http,
     turn: TurnId,
-    asked: &Asked,
+    context: &RequestContext,
 ) -> Result<Option<Turn>, ApiError> {
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
-    let view = view.filter(|view| view.turn.owner == asked.caller.owner);
+    let view = view.filter(|view| view.turn.owner == context.caller.owner);
     Ok(view.map(|view| view.turn))
 }
 
@@ -86,7 +86,7 @@ fn items_of(turn: &Turn) -> Stored {
 }
 
 /// The caller's response of this id.
-async fn response_of(http: &Http, id: &str, asked: &Asked) -> Result<Turn, ApiError> {
+async fn response_of(http: &Http, id: &str, context: &RequestContext) -> Result<Turn, ApiError> {
     let unknown = || {
         let shown: String = id.chars().take(100).collect();
         ApiError::NotFound(format!(
@@ -94,7 +94,7 @@ async fn response_of(http: &Http, id: &str, asked: &Asked) -> Result<Turn, ApiEr
         ))
     };
     let turn = parse_turn_id(id).ok_or_else(unknown)?;
-    own_turn(http, turn, asked).await?.ok_or_else(unknown)
+    own_turn(http, turn, context).await?.ok_or_else(unknown)
 }
 
 /// A kept response as it was answered; what its request repeated is not kept with it.
@@ -158,10 +158,10 @@ fn object_of(http: &Http, turn: &Turn) -> Value {
 )]
 pub async fn get_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<Value> {
-    let turn = response_of(&http, &id, &asked).await?;
+    let turn = response_of(&http, &id, &context).await?;
     Ok(Json(object_of(&http, &turn)))
 }
 
@@ -191,11 +191,11 @@ pub struct DeletedResponse {
 )]
 pub async fn delete_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<DeletedResponse> {
-    let turn = response_of(&http, &id, &asked).await?;
-    erase_turn(&http, &turn, &asked).await?;
+    let turn = response_of(&http, &id, &context).await?;
+    erase_turn(&http, &turn, &context).await?;
     Ok(Json(DeletedResponse {
         id,
         object: "response.deleted",
@@ -219,10 +219,10 @@ pub async fn delete_response(
 )]
 pub async fn cancel_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<Value> {
-    response_of(&http, &id, &asked).await?;
+    response_of(&http, &id, &context).await?;
     Err(ApiError::invalid(
         "id",
         "this response has ended; only responses of the background can be cancelled, and one under way \

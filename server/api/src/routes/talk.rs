@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::{ledger_error, set_header};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::lists;
 use crate::reply::{Dialect, Frame, Merged};
+use crate::request_context::RequestContext;
 use crate::sse;
 use hone_accounts::Caller;
 use hone_api_types::capture::{Capture, CaptureFields, PromptLogprobs, mode_of, prompt_logprobs};
@@ -84,10 +84,10 @@ pub(super) fn named(http: &Http, model: &str) -> Result<Named, ApiError> {
 pub(super) async fn choose(
     http: &Http,
     model: &str,
-    (user, asked): (Option<&str>, &Asked),
+    (user, context): (Option<&str>, &RequestContext),
 ) -> Result<PolicyChoice, ApiError> {
     let named = named(http, model)?;
-    let scope = || http.rules.scope(&asked.caller.owner, user).0;
+    let scope = || http.rules.scope(&context.caller.owner, user).0;
     match named {
         Named::Newest => Ok(PolicyChoice::Newest),
         Named::Base | Named::Version(PolicyVersion::BASE) => Ok(PolicyChoice::Base),
@@ -250,31 +250,31 @@ impl Talk {
         self,
         inference: &Arc<InferenceService>,
         policy: PolicyChoice,
-        (wish, asked): (SessionWish, &Asked),
+        (wish, context): (SessionWish, &RequestContext),
     ) -> Result<hone_inference::Request, ApiError> {
         let ignore_end = self.wanted.ignore_end;
         let form_members = self.wanted.form.members();
         let (shape, offer) = self
             .wanted
-            .shape(inference, asked.caller.counts_as())
+            .shape(inference, context.caller.counts_as())
             .await?;
         let single_call = offer.as_ref().is_some_and(|offer| offer.single);
         let (scope, source) = inference
             .rules
-            .scope(&asked.caller.owner, wish.user.as_deref());
+            .scope(&context.caller.owner, wish.user.as_deref());
         Ok(hone_inference::Request {
-            id: asked.id,
+            id: context.id,
             scope,
             source,
-            owner: asked.caller.owner.clone(),
-            keeper: asked.caller.keeper().cloned(),
+            owner: context.caller.owner.clone(),
+            keeper: context.caller.keeper().cloned(),
             policy,
             session_key: wish.session_key,
             kind: wish.kind,
             continues: None,
             done: wish.done,
             store: wish.store,
-            despite_store_false: asked.caller.despite_store_false,
+            despite_store_false: context.caller.despite_store_false,
             prompt: PromptSource::Chat {
                 tools: offer.map(|offer| offer.tools),
                 extra: self.template,
@@ -292,7 +292,7 @@ impl Talk {
             shape,
             form_members,
             metadata: wish.metadata,
-            parent: asked.parent,
+            parent: context.parent,
             checks: wish.checks,
         })
     }

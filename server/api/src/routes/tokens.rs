@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 use super::Reply;
 use super::talk::{Talk, Wanted, named, serving};
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::content::Reader;
 use hone_api_types::formats::ShapeFields;
 use hone_api_types::messages::parse_messages;
@@ -76,7 +76,7 @@ pub struct TokenizeReply {
 )]
 pub async fn tokenize(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<TokenizeReply> {
     let headers = request.headers().clone();
@@ -93,7 +93,7 @@ pub async fn tokenize(
             let encode =
                 move |inference: &InferenceService| inference.language.encode(&text, special);
             inference
-                .apart((asked.caller.counts_as(), chars), encode)
+                .apart((context.caller.counts_as(), chars), encode)
                 .await?
         }
         (None, Some(messages)) => {
@@ -118,7 +118,7 @@ pub async fn tokenize(
                 prediction: None,
                 prompt_logprobs: None,
             };
-            let plan = talk.plan(inference, PolicyChoice::Newest, (wish, &asked));
+            let plan = talk.plan(inference, PolicyChoice::Newest, (wish, &context));
             let plan = plan.await?;
             inference.tokens_of(plan).await?
         }
@@ -135,7 +135,7 @@ pub async fn tokenize(
         (tokens, texts)
     };
     let (tokens, token_strs) = inference
-        .apart((asked.caller.counts_as(), count), texts)
+        .apart((context.caller.counts_as(), count), texts)
         .await?;
     Ok(Json(TokenizeReply {
         count,
@@ -184,7 +184,7 @@ pub struct DetokenizeReply {
 )]
 pub async fn detokenize(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<DetokenizeReply> {
     let mut object = read_json(request, http.body_limits()).await?;
@@ -207,7 +207,7 @@ pub async fn detokenize(
     let count = body.tokens.len();
     let decode = move |inference: &InferenceService| inference.language.decode(&body.tokens);
     let prompt = inference
-        .apart((asked.caller.counts_as(), count), decode)
+        .apart((context.caller.counts_as(), count), decode)
         .await?;
     Ok(Json(DetokenizeReply { prompt }))
 }

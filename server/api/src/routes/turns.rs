@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 
 /// What became of a turn.
@@ -249,7 +249,7 @@ impl TurnReply {
 )]
 pub async fn get_turn(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<TurnReply> {
     let unknown = || {
@@ -258,6 +258,6 @@ pub async fn get_turn(
     };
     let turn = parse_turn_id(&id).ok_or_else(unknown)?;
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
-    let view = view.filter(|v| v.turn.owner == asked.caller.owner);
+    let view = view.filter(|v| v.turn.owner == context.caller.owner);
     view.map(|v| Json(TurnReply::of(v))).ok_or_else(unknown)
 }

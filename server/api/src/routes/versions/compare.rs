@@ -17,9 +17,9 @@ use utoipa::ToSchema;
 use super::act::usable;
 use super::own_scope;
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
+use crate::request_context::RequestContext;
 use crate::routes::auth::strict;
 use crate::routes::talk::{of_prompt, serving};
 use crate::routes::{Reply, ledger_error};
@@ -121,16 +121,16 @@ struct Prompt {
 )]
 pub async fn compare(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<Comparison> {
     let body: CompareBody = strict(&http, request).await?;
-    let scope = own_scope(&http, &asked, body.user.as_deref())?;
-    Ok(Json(side_by_side((&http, &asked), &scope, &body).await?))
+    let scope = own_scope(&http, &context, body.user.as_deref())?;
+    Ok(Json(side_by_side((&http, &context), &scope, &body).await?))
 }
 
 pub(super) async fn side_by_side(
-    (http, asked): (&Http, &Asked),
+    (http, context): (&Http, &RequestContext),
     scope: &Scope,
     body: &CompareBody,
 ) -> Result<Comparison, ApiError> {
@@ -151,7 +151,7 @@ pub(super) async fn side_by_side(
                 http.config.messages_max,
             );
             inference
-                .apart((asked.caller.counts_as(), chars), move |inference| {
+                .apart((context.caller.counts_as(), chars), move |inference| {
                     given(inference, &prompts, most)
                 })
                 .await??
@@ -166,8 +166,8 @@ pub(super) async fn side_by_side(
         http,
         inference,
         scope,
-        caller: &asked.caller,
-        payer: http.meters.spender(asked.id),
+        caller: &context.caller,
+        payer: http.meters.spender(context.id),
         sampling,
         max_tokens,
     };

@@ -1,4 +1,4 @@
-//! What a handler knows of its request.
+//! The context of a request, as its handler sees it.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use hone_monitor::telemetry::Parent;
 
 use super::error::ApiError;
 
-/// What a handler knows of its request.
+/// Context of a request: who calls, from where, under which id.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    /// Minted here.
+pub struct RequestContext {
+    /// Its id, made here.
     pub id: RequestId,
-    /// As its client sees it.
-    pub shown: String,
+    /// The id that its client sees.
+    pub public_id: String,
     /// Who calls.
     pub caller: Caller,
     /// From where.
@@ -27,7 +27,7 @@ pub struct Asked {
     pub parent: Option<Parent>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
+impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
