@@ -86,9 +86,9 @@ struct Subject {
     limits: RateLimits,
 }
 
-/// One limit as headers tell it.
+/// One limit, as the rate-limit headers give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct RateLimitInfo {
     /// The limit.
     pub limit: u64,
     /// What is left of it.
@@ -101,9 +101,9 @@ pub struct Shown {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// Requests in a minute.
-    pub requests: Option<Shown>,
+    pub requests: Option<RateLimitInfo>,
     /// Tokens in a minute.
-    pub tokens: Option<Shown>,
+    pub tokens: Option<RateLimitInfo>,
 }
 
 #[derive(Debug, Default)]
@@ -275,16 +275,16 @@ impl Meters {
         for subject in subjects {
             let mut row = inner.rows.get(&subject.name).copied().unwrap_or_default();
             row.fade(subject.limits, now_ms);
-            let show = |used: Used, limit: Option<Limit>, before: Option<Shown>| {
-                let shown = limit.map(|limit| Shown {
+            let show = |used: Used, limit: Option<Limit>, before: Option<RateLimitInfo>| {
+                let info = limit.map(|limit| RateLimitInfo {
                     limit: limit.most,
                     remaining: used.remaining(limit),
                     reset_ms: used.reset_ms(limit),
                 });
-                [before, shown]
+                [before, info]
                     .into_iter()
                     .flatten()
-                    .min_by_key(|shown| shown.remaining)
+                    .min_by_key(|info| info.remaining)
             };
             let limits = subject.limits;
             let requests = Limit::per_minute(limits.requests_per_minute);

@@ -19,7 +19,7 @@ use super::Http;
 use super::anthropic;
 use super::cors::Cors;
 use super::error::ApiError;
-use super::guard::{self, Shown};
+use super::guard::{self, Credential};
 use super::request_context::RequestContext;
 use super::rights::{self, ForAgents, HasRights as _, Right};
 use hone_accounts::Caller;
@@ -146,12 +146,12 @@ async fn within_limits(
 /// What is left of the caller's limits, in headers.
 fn tell_standing(response: &mut Response, standing: Standing) {
     let rows = [("requests", standing.requests), ("tokens", standing.tokens)];
-    for (what, shown) in rows {
-        let Some(shown) = shown else { continue };
+    for (what, info) in rows {
+        let Some(info) = info else { continue };
         let values = [
-            ("limit", shown.limit.to_string()),
-            ("remaining", shown.remaining.to_string()),
-            ("reset", reset_text(shown.reset_ms)),
+            ("limit", info.limit.to_string()),
+            ("remaining", info.remaining.to_string()),
+            ("reset", reset_text(info.reset_ms)),
         ];
         for (name, value) in values {
             let name = HeaderName::try_from(format!("x-ratelimit-{name}-{what}"));
@@ -278,17 +278,17 @@ fn within_agency(
 }
 
 async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
-    let shown = guard::shown(seen.headers);
+    let credential = guard::credential(seen.headers);
     let guard = http.guard.get();
-    let found = match shown {
-        Shown::Nothing => None,
-        Shown::Key(key) => match guard.find(key) {
+    let found = match credential {
+        Credential::Nothing => None,
+        Credential::Key(key) => match guard.find(key) {
             Some(caller) => Some(caller),
             None => http.people.key(seen.client, key).await?,
         },
-        Shown::Cookie(token) => http.people.session(token).await?,
+        Credential::Cookie(token) => http.people.session(token).await?,
     };
-    if let (Shown::Cookie(token), Some(_)) = (shown, &found) {
+    if let (Credential::Cookie(token), Some(_)) = (credential, &found) {
         check_csrf(seen, token)?;
     }
     let people = &http.people;
@@ -296,7 +296,7 @@ async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
         !guard.keys.is_empty() || people.has_users() || people.has_keys() || people.takes_tokens();
     guard.admit(
         (seen.peer, seen.method, seen.headers),
-        (shown, found),
+        (credential, found),
         strict,
     )
 }

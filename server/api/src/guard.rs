@@ -51,9 +51,9 @@ pub struct Guard {
     pub origins_allowed: Vec<String>,
 }
 
-/// What a request shows of who sends it.
+/// The credential that a request presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown<'a> {
+pub enum Credential<'a> {
     /// Nothing.
     Nothing,
     /// A key, or a token of the identity provider.
@@ -69,13 +69,13 @@ const DEVICE_COOKIE: &str = "hone_device";
 /// How long a device is known: half a year.
 const DEVICE_AGE_S: u32 = 15_552_000;
 
-/// What a request shows of who sends it. A key goes before a cookie.
-pub fn shown(headers: &HeaderMap) -> Shown<'_> {
+/// The credential that a request presents. A key takes precedence over a cookie.
+pub fn credential(headers: &HeaderMap) -> Credential<'_> {
     let api_key = headers.get("x-api-key").and_then(|v| v.to_str().ok());
     if let Some(key) = bearer(headers).or(api_key.map(str::trim)) {
-        return Shown::Key(key);
+        return Credential::Key(key);
     }
-    cookie(headers, COOKIE).map_or(Shown::Nothing, Shown::Cookie)
+    cookie(headers, COOKIE).map_or(Credential::Nothing, Credential::Cookie)
 }
 
 /// The device on which a request says that somebody signed in before.
@@ -160,21 +160,21 @@ impl Guard {
     pub fn admit(
         &self,
         (peer, method, headers): (IpAddr, &Method, &HeaderMap),
-        (shown, found): (Shown<'_>, Option<Caller>),
+        (credential, found): (Credential<'_>, Option<Caller>),
         strict: bool,
     ) -> Result<Caller, ApiError> {
         let local = || self.local((peer, method, headers), strict && !self.trust_loopback);
         if let Some(caller) = found {
             return Ok(caller);
         }
-        match shown {
-            Shown::Nothing => local(),
-            Shown::Cookie(_) => Err(ApiError::Credentials {
+        match credential {
+            Credential::Nothing => local(),
+            Credential::Cookie(_) => Err(ApiError::Credentials {
                 code: "signed_out",
                 message: "this sign-in has ended; sign in again".to_owned(),
             }),
-            Shown::Key(key) if !strict && self.loopback && !looks_like_key(key) => local(),
-            Shown::Key(_) => Err(ApiError::Unauthorized(
+            Credential::Key(key) if !strict && self.loopback && !looks_like_key(key) => local(),
+            Credential::Key(_) => Err(ApiError::Unauthorized(
                 "this API key is not known here, or it has expired or was revoked".to_owned(),
             )),
         }

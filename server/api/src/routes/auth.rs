@@ -12,7 +12,9 @@ use serde_json::json;
 use crate::Http;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
-use crate::guard::{Shown, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls, shown};
+use crate::guard::{
+    Credential, credential, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls,
+};
 use crate::request_context::RequestContext;
 use hone_accounts::links::Guest;
 use hone_accounts::secrets::{self, csrf};
@@ -58,8 +60,8 @@ pub async fn me(
     context: RequestContext,
     headers: HeaderMap,
 ) -> Json<MeReply> {
-    let token = match (context.caller.via, shown(&headers)) {
-        (Via::Session, Shown::Cookie(token)) => Some(token),
+    let token = match (context.caller.via, credential(&headers)) {
+        (Via::Session, Credential::Cookie(token)) => Some(token),
         _ => None,
     };
     Json(me_of(&http, &context.caller, token))
@@ -132,7 +134,7 @@ pub async fn sign_out(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    if let Shown::Cookie(token) = shown(&headers)
+    if let Credential::Cookie(token) = credential(&headers)
         && let Some(caller) = http.people.session(token).await?
     {
         let change = PeopleChange::SignOut(secrets::digest(token));

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Key;
 use crate::defaults::defaults;
-use crate::guard::{Guard, Shown, client_of, fresh_cookie, is_by_tls, shown};
+use crate::guard::{Credential, Guard, client_of, credential, fresh_cookie, is_by_tls};
 use crate::testing::{Recorder, Stage, http_config, read, request};
 use hone_accounts::PeopleConfig;
 
@@ -52,13 +52,17 @@ fn admit_to(
         map.insert(*name, value.parse().unwrap());
     }
     let peer: IpAddr = peer.parse().unwrap();
-    let shown = shown(&map);
-    let found = match shown {
-        Shown::Key(key) => guard.find(key),
+    let credential = credential(&map);
+    let found = match credential {
+        Credential::Key(key) => guard.find(key),
         _ => None,
     };
     guard
-        .admit((peer, method, &map), (shown, found), !guard.keys.is_empty())
+        .admit(
+            (peer, method, &map),
+            (credential, found),
+            !guard.keys.is_empty(),
+        )
         .map(|caller| (caller.owner, caller.role == UserRole::Admin))
         .map_err(|error| error.class().2.to_owned())
 }
