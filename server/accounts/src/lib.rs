@@ -15,9 +15,9 @@ pub mod groups;
 mod known;
 pub mod links;
 mod lock;
-pub mod meter;
 mod names;
 pub mod oidc;
+pub mod rate_limit;
 pub mod secrets;
 mod sign_in;
 

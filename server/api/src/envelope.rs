@@ -23,7 +23,7 @@ use super::guard::{self, Credential};
 use super::request_context::RequestContext;
 use super::rights::{self, ForAgents, HasRights as _, Right};
 use hone_accounts::Caller;
-use hone_accounts::meter::{Standing, reset_text};
+use hone_accounts::rate_limit::{RateLimitStatus, reset_text};
 use hone_accounts::secrets::{csrf, same};
 use hone_monitor::telemetry;
 
@@ -119,33 +119,33 @@ async fn within_limits(
         return answer(http, context, (request, next)).await;
     }
     let caller = context.caller.clone();
-    let (mut response, ticket) = match http.meters.admit(&caller, context.id) {
+    let (mut response, permit) = match http.rate_limiter.admit(&caller, context.id) {
         Err(error) => (ApiError::from(error).into_response(), None),
-        Ok(ticket) => {
-            let ticket = ticket.map(Arc::new);
+        Ok(permit) => {
+            let permit = permit.map(Arc::new);
             // What goes on when its client leaves keeps it.
-            if let Some(ticket) = &ticket {
-                request.extensions_mut().insert(ticket.clone());
+            if let Some(permit) = &permit {
+                request.extensions_mut().insert(permit.clone());
             }
-            (answer(http, context, (request, next)).await, ticket)
+            (answer(http, context, (request, next)).await, permit)
         }
     };
-    tell_standing(&mut response, http.meters.standing(&caller));
-    let Some(ticket) = ticket else {
+    tell_limits(&mut response, http.rate_limiter.status(&caller));
+    let Some(permit) = permit else {
         return response;
     };
     // A stream counts as one until its last byte is out or its client has left.
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _counted = &ticket;
+            let _counted = &permit;
             frame
         }))
     })
 }
 
 /// What is left of the caller's limits, in headers.
-fn tell_standing(response: &mut Response, standing: Standing) {
-    let rows = [("requests", standing.requests), ("tokens", standing.tokens)];
+fn tell_limits(response: &mut Response, status: RateLimitStatus) {
+    let rows = [("requests", status.requests), ("tokens", status.tokens)];
     for (what, info) in rows {
         let Some(info) = info else { continue };
         let values = [

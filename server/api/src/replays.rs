@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use super::error::ApiError;
 use super::request_context::RequestContext;
 use crate::body::{BodyLimits, read_bytes};
-use hone_accounts::meter::Ticket;
+use hone_accounts::rate_limit::Permit;
 
 /// The header.
 const KEY: &str = "idempotency-key";
@@ -348,7 +348,7 @@ struct Writing {
     kept: Arc<Kept>,
     is_whole: bool,
     /// It counts as a completion of its caller while it comes, whether or not they stay.
-    _ticket: Option<Arc<Ticket>>,
+    _ticket: Option<Arc<Permit>>,
 }
 
 /// That a request began is being noted.

@@ -21,7 +21,7 @@ use crate::settings::Setting;
 use crate::swap::Swap;
 use hone_accounts::Directory;
 use hone_accounts::audit::Audit;
-use hone_accounts::meter::Meters;
+use hone_accounts::rate_limit::RateLimiter;
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::BindingConfig;
 use hone_inference::InferenceService;
@@ -77,7 +77,7 @@ pub struct Http {
     /// The record of who did what.
     pub audit: Audit,
     /// What callers used of their limits.
-    pub meters: Arc<Meters>,
+    pub rate_limiter: Arc<RateLimiter>,
     /// Whether the process is stopping.
     pub life: Life,
     /// What was counted here.

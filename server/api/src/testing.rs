@@ -47,7 +47,7 @@ use crate::settings::{Origin, Setting};
 use hone_accounts::Directory;
 use hone_accounts::LimitsConfig;
 use hone_accounts::audit::Audit;
-use hone_accounts::meter::Meters;
+use hone_accounts::rate_limit::RateLimiter;
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::eraser::Eraser;
 use hone_inference::learning::{Corrections, Lessons, Rules};
@@ -492,7 +492,7 @@ type Links<'a> = (
 fn inference_of(
     fake: Arc<Fake>,
     (collect, rules, policies, late): Links<'_>,
-    (config, meters, (clock, ids, abort)): (&HttpConfig, Arc<Meters>, Times),
+    (config, rate_limiter, (clock, ids, abort)): (&HttpConfig, Arc<RateLimiter>, Times),
     language: Arc<dyn Language>,
 ) -> Arc<InferenceService> {
     Arc::new(InferenceService {
@@ -507,7 +507,7 @@ fn inference_of(
         troubles: Troubles::default(),
         clock,
         ids,
-        meters,
+        rate_limiter,
         limits: Limits {
             completion_timeout: Duration::from_secs(60),
             inline_chars_max: 1_000,
@@ -624,9 +624,9 @@ impl Stage {
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
         let late = late_in(folder.path());
         let links = (collect.clone(), rules.clone(), &policies, late);
-        let meters = Arc::new(Meters::new(limits, clock.clone()));
+        let rate_limiter = Arc::new(RateLimiter::new(limits, clock.clone()));
         let times = (clock.clone(), ids.clone(), abort.signal());
-        let how = (&config, meters.clone(), times);
+        let how = (&config, rate_limiter.clone(), times);
         let inference = inference_of(fake.clone(), links, how, language);
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &inference));
         tokio::spawn(eraser.clone().run(abort.signal()));
@@ -638,7 +638,7 @@ impl Stage {
             paired: Arc::default(),
             people: directory_of(people.clone(), clock.clone()).await,
             audit: Audit::new(people, clock.clone()),
-            meters,
+            rate_limiter,
             inference: Some(inference),
             collect,
             personal: ledger.clone(),

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::InferenceService;
 use super::arguments::Offered;
-use hone_accounts::meter::Spender;
+use hone_accounts::rate_limit::UsageRecorder;
 use hone_collect::Input;
 use hone_monitor::in_place::LOST;
 use hone_monitor::telemetry::{Completed, Parent};
@@ -90,7 +90,7 @@ pub(super) struct Job {
     pub(super) collect: Collect,
     pub(super) done: bool,
     /// Who pays for its tokens, where somebody counts them.
-    pub(super) payer: Option<Spender>,
+    pub(super) usage: Option<UsageRecorder>,
     /// The client's span.
     pub(super) parent: Option<Parent>,
 }
@@ -322,8 +322,8 @@ async fn finish(
     }
     inference.counters.stopped(stop);
     let tokens = end.completion.tokens().to_vec();
-    if let Some(payer) = &job.payer {
-        payer.spend(tokens.len());
+    if let Some(usage) = &job.usage {
+        usage.record(tokens.len());
     }
     let version = end.version;
     let (reasoning_tokens, predicted) = (heard.thoughts, end.predicted);

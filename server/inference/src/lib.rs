@@ -44,7 +44,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::learning::Rules;
-use hone_accounts::meter::Meters;
+use hone_accounts::rate_limit::RateLimiter;
 use hone_monitor::telemetry::Telemetry;
 use hone_monitor::troubles::Troubles;
 use hone_monitor::watch::Serving;
@@ -88,7 +88,7 @@ pub struct InferenceService {
     /// Bounds.
     pub limits: Limits,
     /// Who pays for the tokens.
-    pub meters: Arc<Meters>,
+    pub rate_limiter: Arc<RateLimiter>,
     /// What was counted.
     pub counters: InferenceCounters,
     /// Completions under way.
@@ -162,8 +162,8 @@ impl InferenceService {
     ) -> Result<Vec<Vec<f32>>, OpenError> {
         let place = self.embedding.enter(owner, 1).await;
         let place = place.map_err(OpenError::broken)?;
-        if let Some(payer) = self.meters.spender(request) {
-            payer.spend(inputs.iter().map(Vec::len).sum());
+        if let Some(usage) = self.rate_limiter.usage_recorder(request) {
+            usage.record(inputs.iter().map(Vec::len).sum());
         }
         let backend = self.backend.clone();
         let work = move || {

@@ -466,7 +466,7 @@ impl InferenceService {
             ask.choice_index += at;
             ask.sampling.seed = ask.sampling.seed.wrapping_add(u64::from(at));
             jobs.push(Job {
-                payer: self.meters.spender(request.id),
+                usage: self.rate_limiter.usage_recorder(request.id),
                 prompt_text: prepared.text.clone(),
                 listening: prepared.listening,
                 offered: offered.clone(),
@@ -478,8 +478,8 @@ impl InferenceService {
             });
         }
         // The prompt is paid once, and only where every ask was taken.
-        if let Some(payer) = jobs.first().and_then(|job| job.payer.as_ref()) {
-            payer.spend(prepared.tokens.len());
+        if let Some(usage) = jobs.first().and_then(|job| job.usage.as_ref()) {
+            usage.record(prepared.tokens.len());
         }
         Ok(jobs
             .into_iter()

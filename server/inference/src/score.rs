@@ -48,8 +48,8 @@ impl InferenceService {
             top_logprobs: top,
             ..Sampling::default()
         };
-        if let Some(payer) = self.meters.spender(request.id) {
-            payer.spend(prepared.tokens.len());
+        if let Some(usage) = self.rate_limiter.usage_recorder(request.id) {
+            usage.record(prepared.tokens.len());
         }
         Ok(ask)
     }

@@ -92,7 +92,10 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
     if caller.role == UserRole::Admin {
         return wanted;
     }
-    wanted.within(caller.allowance.owner, http.meters.limits().owner.rates())
+    wanted.within(
+        caller.allowance.owner,
+        http.rate_limiter.limits().owner.rates(),
+    )
 }
 
 /// Makes an agent: an account of a program, which nobody signs in to.

@@ -168,7 +168,10 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
         return wanted;
     }
     let own = caller.allowance.key.as_ref().map(|(_, own)| *own);
-    wanted.within(own.unwrap_or_default(), http.meters.limits().key.rates())
+    wanted.within(
+        own.unwrap_or_default(),
+        http.rate_limiter.limits().key.rates(),
+    )
 }
 
 /// What a new key is made for.

@@ -54,7 +54,7 @@ impl App {
         recorded.map_err(|error| error.to_string())?;
         logs::set_level(&new.log.level)?;
         self.http.guard.set(guard);
-        self.http.meters.set_limits(new.limits);
+        self.http.rate_limiter.set_limits(new.limits);
         let in_force = |new: Setting| match late.contains(&&new.key) {
             true => known.iter().find(|old| old.key == new.key).cloned(),
             false => Some(new),

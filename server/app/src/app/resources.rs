@@ -11,7 +11,7 @@ use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, Syst
 
 use crate::config::Config;
 use hone_accounts::Directory;
-use hone_accounts::meter::Meters;
+use hone_accounts::rate_limit::RateLimiter;
 use hone_inference::learning::{Corrections, Lessons, Rules};
 use hone_monitor::telemetry::{Telemetry, Traced};
 use hone_monitor::troubles::Troubles;
@@ -32,7 +32,7 @@ pub(super) struct Resources {
     /// The same ledger, as retries see it.
     pub(super) answers: Arc<dyn Answers>,
     pub(super) rules: Arc<Rules>,
-    pub(super) meters: Arc<Meters>,
+    pub(super) rate_limiter: Arc<RateLimiter>,
     pub(super) versions: Arc<dyn Versions>,
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) policies: Latest<Policies>,
@@ -120,7 +120,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         outbound,
         people: Arc::new(people.map_err(|e| e.to_string())?),
         audit: store,
-        meters: Arc::new(Meters::new(config.limits, clock.clone())),
+        rate_limiter: Arc::new(RateLimiter::new(config.limits, clock.clone())),
         index: Arc::new(Mutex::new(index)),
         carry,
         config: config.clone(),

@@ -24,7 +24,7 @@ use crate::routes::auth::strict;
 use crate::routes::talk::{of_prompt, serving};
 use crate::routes::{Reply, ledger_error};
 use hone_accounts::Caller;
-use hone_accounts::meter::Spender;
+use hone_accounts::rate_limit::UsageRecorder;
 use hone_api_types::content::Reader;
 use hone_api_types::messages::{parse_messages, template_message};
 use hone_inference::{InferenceService, OpenError, chars_of};
@@ -167,7 +167,7 @@ pub(super) async fn side_by_side(
         inference,
         scope,
         caller: &context.caller,
-        payer: http.meters.spender(context.id),
+        usage: http.rate_limiter.usage_recorder(context.id),
         sampling,
         max_tokens,
     };
@@ -277,7 +277,7 @@ struct Asks<'a> {
     inference: &'a InferenceService,
     scope: &'a Scope,
     caller: &'a Caller,
-    payer: Option<Spender>,
+    usage: Option<UsageRecorder>,
     sampling: Sampling,
     max_tokens: u32,
 }
@@ -325,8 +325,8 @@ impl Asks<'_> {
     }
 
     fn pay(&self, tokens: usize) {
-        if let Some(payer) = &self.payer {
-            payer.spend(tokens);
+        if let Some(usage) = &self.usage {
+            usage.record(tokens);
         }
     }
 

@@ -99,7 +99,7 @@ pub struct RateLimitInfo {
 
 /// What headers tell; of key, owner, keeper and team, whichever has least left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct RateLimitStatus {
     /// Requests in a minute.
     pub requests: Option<RateLimitInfo>,
     /// Tokens in a minute.
@@ -112,36 +112,36 @@ struct Inner {
     open: HashMap<RequestId, Arc<[Subject]>>,
 }
 
-/// The meters of everybody.
-pub struct Meters {
+/// Limits the requests and tokens of everybody.
+pub struct RateLimiter {
     config: RwLock<LimitsConfig>,
     clock: Arc<dyn Clock>,
     inner: Mutex<Inner>,
 }
 
-/// A request that was let in; it counts as one at once until this is dropped.
-pub struct Ticket {
-    meters: Arc<Meters>,
+/// Permit of a request that was let in; the request counts as concurrent until this is dropped.
+pub struct Permit {
+    rate_limiter: Arc<RateLimiter>,
     request: RequestId,
     subjects: Arc<[Subject]>,
 }
 
-/// Charges tokens to whoever a request belongs to.
-pub struct Spender {
-    meters: Arc<Meters>,
+/// Records the token usage of a request for its key, owner and team.
+pub struct UsageRecorder {
+    rate_limiter: Arc<RateLimiter>,
     subjects: Arc<[Subject]>,
 }
 
-impl Spender {
+impl UsageRecorder {
     /// Charges tokens that were used. What is over the limit delays the next request.
-    pub fn spend(&self, tokens: usize) {
-        self.meters.spend(&self.subjects, tokens as f64);
+    pub fn record(&self, tokens: usize) {
+        self.rate_limiter.record(&self.subjects, tokens as f64);
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut inner = locked(&self.meters.inner);
+        let mut inner = locked(&self.rate_limiter.inner);
         inner.open.remove(&self.request);
         for subject in &*self.subjects {
             if let Some(row) = inner.rows.get_mut(&subject.name) {
@@ -151,7 +151,7 @@ impl Drop for Ticket {
     }
 }
 
-impl Meters {
+impl RateLimiter {
     /// Nobody has used anything.
     pub fn new(config: LimitsConfig, clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -212,7 +212,7 @@ impl Meters {
         self: &Arc<Self>,
         caller: &Caller,
         request: RequestId,
-    ) -> Result<Option<Ticket>, Error> {
+    ) -> Result<Option<Permit>, Error> {
         let subjects = self.subjects(caller);
         if subjects.is_empty() {
             return Ok(None);
@@ -234,23 +234,23 @@ impl Meters {
         let subjects: Arc<[Subject]> = subjects.into();
         inner.open.insert(request, subjects.clone());
         drop(inner);
-        Ok(Some(Ticket {
-            meters: self.clone(),
+        Ok(Some(Permit {
+            rate_limiter: self.clone(),
             request,
             subjects,
         }))
     }
 
     /// Who pays for a request; none where nobody counts.
-    pub fn spender(self: &Arc<Self>, request: RequestId) -> Option<Spender> {
+    pub fn usage_recorder(self: &Arc<Self>, request: RequestId) -> Option<UsageRecorder> {
         let subjects = locked(&self.inner).open.get(&request)?.clone();
-        Some(Spender {
-            meters: self.clone(),
+        Some(UsageRecorder {
+            rate_limiter: self.clone(),
             subjects,
         })
     }
 
-    fn spend(&self, subjects: &[Subject], tokens: f64) {
+    fn record(&self, subjects: &[Subject], tokens: f64) {
         let now_ms = self.clock.now_ms();
         let mut inner = locked(&self.inner);
         for subject in subjects {
@@ -264,11 +264,11 @@ impl Meters {
     }
 
     /// What headers tell a caller.
-    pub fn standing(&self, caller: &Caller) -> Standing {
+    pub fn status(&self, caller: &Caller) -> RateLimitStatus {
         let subjects = self.subjects(caller);
-        let mut standing = Standing::default();
+        let mut status = RateLimitStatus::default();
         if subjects.is_empty() {
-            return standing;
+            return status;
         }
         let now_ms = self.clock.now_ms();
         let inner = locked(&self.inner);
@@ -288,11 +288,11 @@ impl Meters {
             };
             let limits = subject.limits;
             let requests = Limit::per_minute(limits.requests_per_minute);
-            standing.requests = show(row.requests, requests, standing.requests);
+            status.requests = show(row.requests, requests, status.requests);
             let tokens = Limit::per_minute(limits.tokens_per_minute);
-            standing.tokens = show(row.tokens, tokens, standing.tokens);
+            status.tokens = show(row.tokens, tokens, status.tokens);
         }
-        standing
+        status
     }
 }
 
@@ -419,7 +419,7 @@ mod tests {
         streams_max: 0,
     };
 
-    fn meters(key: LimitSet, owner: LimitSet) -> (Arc<Meters>, Arc<ManualClock>) {
+    fn limiter(key: LimitSet, owner: LimitSet) -> (Arc<RateLimiter>, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::at(1_000));
         let config = LimitsConfig {
             key,
@@ -427,7 +427,7 @@ mod tests {
             team: NONE,
             counted_max: 8,
         };
-        (Arc::new(Meters::new(config, clock.clone())), clock)
+        (Arc::new(RateLimiter::new(config, clock.clone())), clock)
     }
 
     fn caller(owner: &str, key: Option<&str>, limits: RateLimits) -> Caller {
@@ -447,8 +447,8 @@ mod tests {
     }
 
     /// Milliseconds to wait, or none if it was let in.
-    fn wait(meters: &Arc<Meters>, caller: &Caller) -> Option<u64> {
-        match meters.admit(caller, id(1)) {
+    fn wait(rate_limiter: &Arc<RateLimiter>, caller: &Caller) -> Option<u64> {
+        match rate_limiter.admit(caller, id(1)) {
             Ok(_) => None,
             Err(Error::Limited { retry_after_ms, .. }) => Some(retry_after_ms),
             Err(other) => panic!("{other}"),
@@ -465,12 +465,12 @@ mod tests {
                 requests_per_minute: most,
                 ..NONE
             };
-            let (meters, _) = meters(NONE, owner);
+            let (rate_limiter, _) = limiter(NONE, owner);
             let ann = caller("ann", None, RateLimits::default());
             for _ in 0..most {
-                assert_eq!(wait(&meters, &ann), None);
+                assert_eq!(wait(&rate_limiter, &ann), None);
             }
-            let told = meters.admit(&ann, id(1)).map(drop).unwrap_err();
+            let told = rate_limiter.admit(&ann, id(1)).map(drop).unwrap_err();
             assert!(told.to_string().ends_with(expected), "{told}");
         }
     }
@@ -481,24 +481,24 @@ mod tests {
             requests_per_minute: 3,
             ..NONE
         };
-        let (meters, clock) = meters(NONE, owner);
+        let (rate_limiter, clock) = limiter(NONE, owner);
         let ann = caller("ann", None, RateLimits::default());
         for left in [2, 1, 0] {
-            assert_eq!(wait(&meters, &ann), None);
-            assert_eq!(meters.standing(&ann).requests.unwrap().remaining, left);
+            assert_eq!(wait(&rate_limiter, &ann), None);
+            assert_eq!(rate_limiter.status(&ann).requests.unwrap().remaining, left);
         }
-        assert_eq!(wait(&meters, &ann), Some(20_000));
+        assert_eq!(wait(&rate_limiter, &ann), Some(20_000));
         assert_eq!(
-            wait(&meters, &caller("bob", None, RateLimits::default())),
+            wait(&rate_limiter, &caller("bob", None, RateLimits::default())),
             None
         );
         clock.advance(19_000);
-        assert_eq!(wait(&meters, &ann), Some(1_000));
+        assert_eq!(wait(&rate_limiter, &ann), Some(1_000));
         clock.advance(1_000);
-        assert_eq!(wait(&meters, &ann), None);
-        assert_eq!(wait(&meters, &ann), Some(20_000));
-        assert_eq!(meters.standing(&ann).requests.unwrap().reset_ms, 60_000);
-        assert_eq!(meters.standing(&ann).tokens, None);
+        assert_eq!(wait(&rate_limiter, &ann), None);
+        assert_eq!(wait(&rate_limiter, &ann), Some(20_000));
+        assert_eq!(rate_limiter.status(&ann).requests.unwrap().reset_ms, 60_000);
+        assert_eq!(rate_limiter.status(&ann).tokens, None);
     }
 
     #[test]
@@ -508,21 +508,24 @@ mod tests {
             tokens_per_day: 2_000,
             ..NONE
         };
-        let (meters, clock) = meters(NONE, owner);
+        let (rate_limiter, clock) = limiter(NONE, owner);
         let ann = caller("ann", None, RateLimits::default());
-        let ticket = meters.admit(&ann, id(7)).unwrap().unwrap();
-        let spender = meters.spender(id(7)).unwrap();
-        drop(ticket);
-        assert!(meters.spender(id(7)).is_none(), "the request is over");
-        spender.spend(1_200);
+        let permit = rate_limiter.admit(&ann, id(7)).unwrap().unwrap();
+        let usage = rate_limiter.usage_recorder(id(7)).unwrap();
+        drop(permit);
+        assert!(
+            rate_limiter.usage_recorder(id(7)).is_none(),
+            "the request is over"
+        );
+        usage.record(1_200);
         // 601 tokens too many for one more, at ten a second.
-        assert_eq!(wait(&meters, &ann), Some(60_100));
-        assert_eq!(meters.standing(&ann).tokens.unwrap().remaining, 0);
+        assert_eq!(wait(&rate_limiter, &ann), Some(60_100));
+        assert_eq!(rate_limiter.status(&ann).tokens.unwrap().remaining, 0);
         clock.advance(60_100);
-        assert_eq!(wait(&meters, &ann), None);
-        spender.spend(900);
+        assert_eq!(wait(&rate_limiter, &ann), None);
+        usage.record(900);
         clock.advance(120_000);
-        let wait_ms = wait(&meters, &ann).unwrap();
+        let wait_ms = wait(&rate_limiter, &ann).unwrap();
         assert!(
             (4_000_000..4_400_000).contains(&wait_ms),
             "the day: {wait_ms}"
@@ -535,13 +538,13 @@ mod tests {
             streams_max: 2,
             ..NONE
         };
-        let (meters, _) = meters(NONE, owner);
+        let (rate_limiter, _) = limiter(NONE, owner);
         let ann = caller("ann", None, RateLimits::default());
-        let first = meters.admit(&ann, id(1)).unwrap();
-        let second = meters.admit(&ann, id(2)).unwrap();
-        assert_eq!(wait(&meters, &ann), Some(1_000));
+        let first = rate_limiter.admit(&ann, id(1)).unwrap();
+        let second = rate_limiter.admit(&ann, id(2)).unwrap();
+        assert_eq!(wait(&rate_limiter, &ann), Some(1_000));
         drop(first);
-        assert_eq!(wait(&meters, &ann), None);
+        assert_eq!(wait(&rate_limiter, &ann), None);
         drop(second);
     }
 
@@ -551,7 +554,7 @@ mod tests {
             requests_per_minute: n,
             ..NONE
         };
-        let (meters, _) = meters(set(2), set(4));
+        let (rate_limiter, _) = limiter(set(2), set(4));
         let exception = |n| RateLimits {
             requests_per_minute: n,
             ..RateLimits::default()
@@ -561,19 +564,19 @@ mod tests {
             caller("ann", Some("strict"), exception(Some(1))),
             caller("ann", Some("free"), exception(Some(0))),
         );
-        assert_eq!(wait(&meters, &strict), None);
-        assert_eq!(wait(&meters, &strict), Some(60_000));
-        assert_eq!(wait(&meters, &plain), None);
-        assert_eq!(wait(&meters, &plain), None);
-        assert_eq!(wait(&meters, &plain), Some(30_000));
-        assert_eq!(wait(&meters, &free), None);
-        assert_eq!(wait(&meters, &free), Some(15_000), "the owner's four");
-        assert_eq!(meters.standing(&strict).requests.unwrap().limit, 1);
+        assert_eq!(wait(&rate_limiter, &strict), None);
+        assert_eq!(wait(&rate_limiter, &strict), Some(60_000));
+        assert_eq!(wait(&rate_limiter, &plain), None);
+        assert_eq!(wait(&rate_limiter, &plain), None);
+        assert_eq!(wait(&rate_limiter, &plain), Some(30_000));
+        assert_eq!(wait(&rate_limiter, &free), None);
+        assert_eq!(wait(&rate_limiter, &free), Some(15_000), "the owner's four");
+        assert_eq!(rate_limiter.status(&strict).requests.unwrap().limit, 1);
     }
 
     #[test]
     fn what_is_counted_is_bounded() {
-        let (meters, clock) = meters(
+        let (rate_limiter, clock) = limiter(
             NONE,
             LimitSet {
                 requests_per_minute: 1,
@@ -583,14 +586,17 @@ mod tests {
         for n in 0..100 {
             clock.advance(1);
             wait(
-                &meters,
+                &rate_limiter,
                 &caller(&format!("owner-{n}"), None, RateLimits::default()),
             );
-            assert!(locked(&meters.inner).rows.len() <= 8);
+            assert!(locked(&rate_limiter.inner).rows.len() <= 8);
         }
         let last = caller("owner-99", None, RateLimits::default());
-        assert!(wait(&meters, &last).is_some(), "the newest are remembered");
-        let unlimited = Meters::new(
+        assert!(
+            wait(&rate_limiter, &last).is_some(),
+            "the newest are remembered"
+        );
+        let unlimited = RateLimiter::new(
             LimitsConfig {
                 key: NONE,
                 owner: NONE,
