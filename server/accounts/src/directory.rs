@@ -15,11 +15,11 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::attempts::{Attempts, Place};
 use crate::error::{outdated_key, secret_error, store_error, too_many, wrong_password};
 use crate::groups::Groups;
 use crate::known::{Known, Memory, Recall};
 use crate::lock::locked;
+use crate::login_throttle::{LoginThrottle, Place};
 use crate::oidc::Tokens;
 use crate::{Allowance, Caller, Error, PeopleConfig, Via, audit, oidc, secrets};
 
@@ -40,13 +40,13 @@ pub struct Directory {
     pub(crate) memory: Mutex<Memory>,
     pub(crate) hashing: Arc<Semaphore>,
     /// By name and place: who tries elsewhere locks nobody out here.
-    pub(crate) names: Mutex<Attempts<(String, Place)>>,
+    pub(crate) names: Mutex<LoginThrottle<(String, Place)>>,
     /// By name alone, for those who never signed in under it from where they are.
-    pub(crate) everywhere: Mutex<Attempts<String>>,
+    pub(crate) everywhere: Mutex<LoginThrottle<String>>,
     /// Who signed in from where since the start.
     pub(crate) welcome: Mutex<HashSet<(String, IpAddr)>>,
-    pub(crate) addresses: Mutex<Attempts<IpAddr>>,
-    pub(crate) key_addresses: Mutex<Attempts<IpAddr>>,
+    pub(crate) addresses: Mutex<LoginThrottle<IpAddr>>,
+    pub(crate) key_addresses: Mutex<LoginThrottle<IpAddr>>,
     pub(crate) revision: AtomicU64,
     pub(crate) has_users: AtomicBool,
     pub(crate) has_keys: AtomicBool,
@@ -79,11 +79,19 @@ impl Directory {
         let directory = Self {
             memory: Mutex::new(Memory::new(rows)),
             hashing: Arc::new(Semaphore::new(config.hashing_parallel)),
-            names: Mutex::new(Attempts::new(tries, window_ms, rows)),
-            everywhere: Mutex::new(Attempts::new(tries * TRIES_PER_NAME, window_ms, rows)),
+            names: Mutex::new(LoginThrottle::new(tries, window_ms, rows)),
+            everywhere: Mutex::new(LoginThrottle::new(tries * TRIES_PER_NAME, window_ms, rows)),
             welcome: Mutex::default(),
-            addresses: Mutex::new(Attempts::new(tries * TRIES_PER_ADDRESS, window_ms, rows)),
-            key_addresses: Mutex::new(Attempts::new(tries * KEYS_PER_ADDRESS, window_ms, rows)),
+            addresses: Mutex::new(LoginThrottle::new(
+                tries * TRIES_PER_ADDRESS,
+                window_ms,
+                rows,
+            )),
+            key_addresses: Mutex::new(LoginThrottle::new(
+                tries * KEYS_PER_ADDRESS,
+                window_ms,
+                rows,
+            )),
             revision: AtomicU64::new(store.revision().await?),
             has_users: AtomicBool::new(false),
             has_keys: AtomicBool::new(false),

@@ -3,7 +3,6 @@
 //!
 //! Never: HTTP, what is asked of the model.
 
-mod attempts;
 pub mod audit;
 mod caller;
 mod config;
@@ -15,6 +14,7 @@ pub mod groups;
 mod known;
 pub mod links;
 mod lock;
+mod login_throttle;
 mod names;
 pub mod oidc;
 pub mod rate_limit;

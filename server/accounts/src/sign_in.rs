@@ -11,9 +11,9 @@ use hone_ledger::AuditEntry;
 use hone_net::counted;
 use serde_json::json;
 
-use crate::attempts::Place;
 use crate::error::{store_error, too_many, wrong_password};
 use crate::lock::locked;
+use crate::login_throttle::Place;
 use crate::names::{is_name, shown};
 use crate::{Directory, Error, Signed, secrets};
 

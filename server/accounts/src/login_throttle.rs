@@ -21,14 +21,14 @@ pub(crate) enum Place {
 /// Failed tries in a window of time, per whatever they are counted by. Holds a bounded number of
 /// rows; when it is full, rows whose window is over go, then the oldest.
 #[derive(Debug)]
-pub(crate) struct Attempts<K> {
+pub(crate) struct LoginThrottle<K> {
     tries_max: u32,
     window_ms: Millis,
     rows_max: usize,
     rows: HashMap<K, (Millis, u32)>,
 }
 
-impl<K: Clone + Eq + Hash> Attempts<K> {
+impl<K: Clone + Eq + Hash> LoginThrottle<K> {
     /// Nobody has tried yet.
     pub(crate) fn new(tries_max: u32, window_ms: Millis, rows_max: usize) -> Self {
         Self {
@@ -90,32 +90,32 @@ mod tests {
 
     #[test]
     fn a_full_window_closes_until_it_is_over() {
-        let mut attempts = Attempts::new(3, 1_000, 2);
+        let mut throttle = LoginThrottle::new(3, 1_000, 2);
         for (at, fills) in [(0, false), (10, false), (20, true)] {
-            assert_eq!(attempts.wait_ms(&"ann", at), None);
-            assert_eq!(attempts.failed(&"ann", at), fills);
+            assert_eq!(throttle.wait_ms(&"ann", at), None);
+            assert_eq!(throttle.failed(&"ann", at), fills);
         }
-        assert_eq!(attempts.wait_ms(&"ann", 20), Some(980));
-        assert_eq!(attempts.wait_ms(&"bob", 20), None);
-        assert_eq!(attempts.wait_ms(&"ann", 1_000), None);
-        assert!(!attempts.failed(&"ann", 1_000), "a new window");
-        attempts.succeeded(&"ann");
-        assert!(!attempts.failed(&"ann", 1_001));
-        attempts.failed(&"ann", 1_001);
-        attempts.take_back(&"ann");
-        assert!(!attempts.failed(&"ann", 1_002), "the second, not the third");
-        assert!(attempts.failed(&"ann", 1_003));
-        attempts.take_back(&"nobody");
+        assert_eq!(throttle.wait_ms(&"ann", 20), Some(980));
+        assert_eq!(throttle.wait_ms(&"bob", 20), None);
+        assert_eq!(throttle.wait_ms(&"ann", 1_000), None);
+        assert!(!throttle.failed(&"ann", 1_000), "a new window");
+        throttle.succeeded(&"ann");
+        assert!(!throttle.failed(&"ann", 1_001));
+        throttle.failed(&"ann", 1_001);
+        throttle.take_back(&"ann");
+        assert!(!throttle.failed(&"ann", 1_002), "the second, not the third");
+        assert!(throttle.failed(&"ann", 1_003));
+        throttle.take_back(&"nobody");
     }
 
     #[test]
     fn the_number_of_rows_is_bounded() {
-        let mut attempts = Attempts::new(1, 1_000, 2);
+        let mut throttle = LoginThrottle::new(1, 1_000, 2);
         for (key, at) in [(1, 0), (2, 5), (3, 10), (4, 1_007)] {
-            attempts.failed(&key, at);
-            assert!(attempts.rows.len() <= 2);
+            throttle.failed(&key, at);
+            assert!(throttle.rows.len() <= 2);
         }
-        assert_eq!(attempts.wait_ms(&3, 1_007), Some(3), "the oldest went");
-        assert_eq!(attempts.wait_ms(&4, 1_007), Some(1_000));
+        assert_eq!(throttle.wait_ms(&3, 1_007), Some(3), "the oldest went");
+        assert_eq!(throttle.wait_ms(&4, 1_007), Some(1_000));
     }
 }
