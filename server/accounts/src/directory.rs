@@ -21,7 +21,7 @@ use crate::known::{Known, Memory, Recall};
 use crate::lock::locked;
 use crate::login_throttle::{LoginThrottle, Place};
 use crate::oidc::Tokens;
-use crate::{Allowance, Caller, Error, PeopleConfig, Via, audit, oidc, secrets};
+use crate::{AuthMethod, Caller, EffectiveLimits, Error, PeopleConfig, audit, oidc, secrets};
 
 /// Longest that somebody waits for others' secrets to be hashed.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -232,11 +232,11 @@ impl Directory {
             caller: Caller {
                 owner: stored.owner,
                 role: stored.role.meet(most),
-                via: Via::Key,
-                allowance: Allowance {
+                via: AuthMethod::Key,
+                allowance: EffectiveLimits {
                     key: Some((stored.id, stored.limits)),
                     owner: owner.map(|owner| owner.limits).unwrap_or_default(),
-                    ..Allowance::default()
+                    ..EffectiveLimits::default()
                 },
                 despite_store_false: stored.despite_store_false,
                 raw_logprobs: stored.raw_logprobs,
@@ -418,11 +418,11 @@ pub(crate) fn caller_of(user: User) -> Caller {
     Caller {
         owner: user.name,
         role: user.role,
-        via: Via::Session,
-        allowance: Allowance {
+        via: AuthMethod::Session,
+        allowance: EffectiveLimits {
             key: None,
             owner: user.limits,
-            ..Allowance::default()
+            ..EffectiveLimits::default()
         },
         despite_store_false: false,
         raw_logprobs: None,

@@ -25,7 +25,7 @@ mod sign_in;
 #[path = "../../../tests/support/defaults.rs"]
 mod defaults;
 
-pub use caller::{Allowance, Caller, Via};
+pub use caller::{AuthMethod, Caller, EffectiveLimits};
 pub use config::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use directory::{Directory, Signed};
 pub use error::{Error, store_error};

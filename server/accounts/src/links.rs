@@ -11,7 +11,7 @@ use crate::Error;
 use crate::error::{secret_error, store_error, too_many};
 use crate::lock::locked;
 use crate::secrets;
-use crate::{Allowance, Caller, Via};
+use crate::{AuthMethod, Caller, EffectiveLimits};
 use crate::{Directory, Signed, audit};
 use hone_domain::LOCAL_OWNER;
 
@@ -128,8 +128,8 @@ impl Directory {
         let caller = Caller {
             owner: user.name.clone(),
             role: user.role,
-            via: Via::Session,
-            allowance: Allowance::default(),
+            via: AuthMethod::Session,
+            allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
             acted_by: None,

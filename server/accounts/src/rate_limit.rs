@@ -409,7 +409,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::Allowance;
+    use crate::EffectiveLimits;
     use crate::config::LimitSet;
 
     const NONE: LimitSet = LimitSet {
@@ -433,10 +433,10 @@ mod tests {
     fn caller(owner: &str, key: Option<&str>, limits: RateLimits) -> Caller {
         Caller {
             owner: owner.to_owned(),
-            allowance: Allowance {
+            allowance: EffectiveLimits {
                 key: key.map(|key| (key.to_owned(), limits)),
                 owner: RateLimits::default(),
-                ..Allowance::default()
+                ..EffectiveLimits::default()
             },
             ..Caller::stranger()
         }

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, header};
 use hone_domain::{LOCAL_OWNER, RateLimits, UserRole};
 use sha2::{Digest as _, Sha256};
 
-use hone_accounts::{Allowance, Caller, PeopleConfig, Via};
+use hone_accounts::{AuthMethod, Caller, EffectiveLimits, PeopleConfig};
 
 use crate::config::{HttpConfig, Key};
 use crate::error::ApiError;
@@ -223,8 +223,8 @@ impl Guard {
         Ok(Caller {
             owner: LOCAL_OWNER.to_owned(),
             role: UserRole::Admin,
-            via: Via::Loopback,
-            allowance: Allowance::default(),
+            via: AuthMethod::Loopback,
+            allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
             acted_by: None,
@@ -245,10 +245,10 @@ impl Guard {
         found.map(|key| Caller {
             owner: key.owner.clone(),
             role: key.role,
-            via: Via::Key,
-            allowance: Allowance {
+            via: AuthMethod::Key,
+            allowance: EffectiveLimits {
                 key: Some((key.public_part(), RateLimits::default())),
-                ..Allowance::default()
+                ..EffectiveLimits::default()
             },
             despite_store_false: false,
             raw_logprobs: None,

@@ -18,7 +18,7 @@ use crate::guard::{
 use crate::request_context::RequestContext;
 use hone_accounts::links::Guest;
 use hone_accounts::secrets::{self, csrf};
-use hone_accounts::{Caller, Via};
+use hone_accounts::{AuthMethod, Caller};
 use hone_accounts::{Signed, audit, store_error};
 use hone_api_types::people::{
     InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
@@ -61,7 +61,7 @@ pub async fn me(
     headers: HeaderMap,
 ) -> Json<MeReply> {
     let token = match (context.caller.via, credential(&headers)) {
-        (Via::Session, Credential::Cookie(token)) => Some(token),
+        (AuthMethod::Session, Credential::Cookie(token)) => Some(token),
         _ => None,
     };
     Json(me_of(&http, &context.caller, token))
@@ -215,7 +215,7 @@ pub async fn password(
     parse_password("new", &body.new)?;
     let (people, caller) = (&http.people, &context.caller);
     // A key that leaked must not be able to take over its owner's account.
-    if caller.via != Via::Session {
+    if caller.via != AuthMethod::Session {
         return Err(ApiError::Forbidden {
             code: "needs_sign_in",
             message: "sign in on the page to change your password".to_owned(),
