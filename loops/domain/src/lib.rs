@@ -20,10 +20,10 @@ pub mod invariants;
 pub mod lift;
 mod loops;
 mod message;
+mod output;
 mod people;
 mod policy;
 mod sample;
-mod speech;
 mod token_mask;
 mod transition;
 mod turn;
@@ -50,14 +50,14 @@ pub use ids::{
 pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
 pub use loops::Loop;
 pub use message::{Message, Role, ToolCall};
+pub use output::{
+    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Functions,
+    Named, OutputFormat, OutputParser, PARAMETER_CLOSE, PARAMETER_OPEN, ParsedOutput, Part,
+    Reasoning, Span, guessed, members, worded,
+};
 pub use people::{LOCAL_OWNER, RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
-pub use speech::{
-    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Functions,
-    Heard, Listener, Listening, Named, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span,
-    guessed, members, worded,
-};
 pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Completion, Delta, End, Listener, Listening, Millis, Part, PendingTurn,
+    Ask, Collect, Completion, Delta, End, Millis, OutputFormat, OutputParser, Part, PendingTurn,
     PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, StopReason, Token,
     TokenDelta, Transcript, Turn, TurnId,
 };
@@ -84,7 +84,7 @@ pub(super) struct Job {
     pub(super) ask: Ask,
     pub(super) answer: Answer,
     pub(super) prompt_text: Option<Arc<str>>,
-    pub(super) listening: Listening,
+    pub(super) output_format: OutputFormat,
     /// The tools that its calls are of.
     pub(super) offered: Option<Arc<Offered>>,
     pub(super) collect: Collect,
@@ -154,7 +154,7 @@ async fn follow(inference: &InferenceService, mut job: Job, out: mpsc::Sender<Pi
     let late = sleep_until(Instant::now() + inference.limits.completion_timeout);
     let abort = inference.abort.wait();
     tokio::pin!(late, abort);
-    let mut heard = Hearing::new(job.listening, job.offered.take());
+    let mut parser = CompletionParser::new(job.output_format, job.offered.take());
     let mut cut = Cut::default();
     let mut first_token_ms = None;
     loop {
@@ -193,13 +193,13 @@ async fn follow(inference: &InferenceService, mut job: Job, out: mpsc::Sender<Pi
             ),
             Some(Delta::Token(token)) => {
                 first_token_ms.get_or_insert_with(|| inference.clock.now_ms());
-                let (is_thought, parts) = heard.token(&token.text);
+                let (is_thought, parts) = parser.token(&token.text);
                 send(&out, Piece::Token(token, is_thought, parts));
             }
             Some(Delta::End(mut end)) => {
                 end.stop = cut.stop(end.stop);
                 let how = (&out, cut.error, first_token_ms);
-                return finish(inference, (job, heard), *end, how).await;
+                return finish(inference, (job, parser), *end, how).await;
             }
             Some(Delta::Failed(error)) => {
                 return fail(inference, &job, first_token_ms, (&out, error));
@@ -225,42 +225,42 @@ fn fail(
     send(out, Piece::Failed(error));
 }
 
-/// What was said so far: its text as sampled, and the listener that takes it apart.
-struct Hearing {
+/// Parser of one completion, with its text as sampled so far.
+struct CompletionParser {
     text: String,
-    listener: Listener,
+    output: OutputParser,
     /// Tokens of reasoning.
     thoughts: usize,
     /// Calls that began.
     calls_begun: usize,
 }
 
-impl Hearing {
-    fn new(listening: Listening, offered: Option<Arc<Offered>>) -> Self {
-        let listener = match offered {
-            Some(offered) => Listener::among(listening, offered),
-            None => Listener::new(listening),
+impl CompletionParser {
+    fn new(output_format: OutputFormat, offered: Option<Arc<Offered>>) -> Self {
+        let output = match offered {
+            Some(offered) => OutputParser::among(output_format, offered),
+            None => OutputParser::new(output_format),
         };
         Self {
             text: String::new(),
-            listener,
+            output,
             thoughts: 0,
             calls_begun: 0,
         }
     }
 
-    /// Hears a token; whether it belongs to the reasoning, and what became certain with it.
+    /// Takes a token: whether it belongs to the reasoning, and the parts that became certain with it.
     fn token(&mut self, text: &str) -> (bool, Vec<Part>) {
-        let was_thinking = self.listener.is_thinking();
+        let was_thinking = self.output.is_thinking();
         let parts = self.push(text);
-        let is_thought = was_thinking || self.listener.is_thinking();
+        let is_thought = was_thinking || self.output.is_thinking();
         self.thoughts += usize::from(is_thought);
         (is_thought, parts)
     }
 
     fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
-        let parts = self.listener.push(text);
+        let parts = self.output.push(text);
         self.count(&parts);
         parts
     }
@@ -274,7 +274,7 @@ impl Hearing {
 
     fn finish(&mut self, text: &str) -> Vec<Part> {
         let mut parts = self.push(text);
-        let rest = self.listener.finish();
+        let rest = self.output.finish();
         self.count(&rest);
         parts.extend(rest);
         parts
@@ -283,7 +283,7 @@ impl Hearing {
     /// How the end is told: an answer whose last call is not whole was cut short, where no stop string of
     /// its client cut it.
     fn told(&self, stop: StopReason) -> StopReason {
-        let is_cut = self.calls_begun > self.listener.whole_calls();
+        let is_cut = self.calls_begun > self.output.whole_calls();
         match self.stop(stop) {
             StopReason::EndToken | StopReason::ToolCall if is_cut => StopReason::Length,
             stop => stop,
@@ -292,7 +292,7 @@ impl Hearing {
 
     /// An answer that calls and ends by itself ends with its calls. A call that is not whole is none.
     fn stop(&self, stop: StopReason) -> StopReason {
-        let called = self.listener.whole_calls() > 0;
+        let called = self.output.whole_calls() > 0;
         match stop {
             StopReason::EndToken | StopReason::StopString if called => StopReason::ToolCall,
             stop => stop,
@@ -307,16 +307,16 @@ fn send(out: &mpsc::Sender<Piece>, piece: Piece) {
 
 async fn finish(
     inference: &InferenceService,
-    (job, mut heard): (Job, Hearing),
+    (job, mut parser): (Job, CompletionParser),
     mut end: End,
     (out, cancelled, first_token_ms): (&mpsc::Sender<Piece>, Option<ServeError>, Option<Millis>),
 ) {
-    let rest = heard.finish(&end.text);
+    let rest = parser.finish(&end.text);
     if !rest.is_empty() {
         send(out, Piece::Rest(rest));
     }
-    let told_stop = heard.told(end.stop);
-    let stop = heard.stop(end.stop);
+    let told_stop = parser.told(end.stop);
+    let stop = parser.stop(end.stop);
     if let Some(turn) = &mut end.turn {
         turn.completion.set_stop(stop);
     }
@@ -326,9 +326,9 @@ async fn finish(
         usage.record(tokens.len());
     }
     let version = end.version;
-    let (reasoning_tokens, predicted) = (heard.thoughts, end.predicted);
+    let (reasoning_tokens, predicted) = (parser.thoughts, end.predicted);
     let receipt = offer(inference, job.collect, end.turn);
-    remember(inference, &job, (heard.text, &tokens), stop);
+    remember(inference, &job, (parser.text, &tokens), stop);
     if job.done {
         inference.session_done(job.ask.context.session);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hone_collect::{Input, Observed};
 use hone_domain::{
     Admission, Admitted, Ask, AskContext, BindRequest, Binding, CallStyle, Check, Collect,
-    Continued, Form, Grammar, GroupId, Listening, Look, Message, Millis, Origin, PolicyChoice,
+    Continued, Form, Grammar, GroupId, Look, Message, Millis, Origin, OutputFormat, PolicyChoice,
     Reason, Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token,
     ToolCall, TurnId, TurnKind, Wanted,
 };
@@ -215,7 +215,7 @@ pub(super) struct Prepared {
     pub(super) tokens: Vec<Token>,
     predicted: Arc<[Token]>,
     binding: Binding,
-    listening: Listening,
+    output_format: OutputFormat,
     /// Held until the ask, which is no place to compile it.
     form: Option<(Form, HeldGrammar)>,
 }
@@ -257,10 +257,10 @@ impl InferenceService {
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
         let text = self.text_of(request, &[])?;
-        let mut listening = self.listening(request, text.as_deref());
-        let form = self.form(request, listening.reasoning)?;
+        let mut output_format = self.output_format(request, text.as_deref());
+        let form = self.form(request, output_format.reasoning)?;
         let calls = request.shape.as_ref().map(|shape| shape.calls);
-        listening.held = form.is_some() && calls != Some(Calls::Untold);
+        output_format.held = form.is_some() && calls != Some(Calls::Untold);
         let trail = self.trail(&request.scope, &request.messages);
         let new_session = SessionId(self.ids.next());
         let wanted = request.wanted(new_session);
@@ -291,7 +291,7 @@ impl InferenceService {
             return Err(OpenError::Empty);
         }
         Ok(Prepared {
-            listening,
+            output_format,
             form,
             text: text.map(Arc::from),
             tokens,
@@ -373,12 +373,12 @@ impl InferenceService {
     }
 
     /// What the completion's text may hold besides content.
-    fn listening(&self, request: &Request, prompt: Option<&str>) -> Listening {
+    fn output_format(&self, request: &Request, prompt: Option<&str>) -> OutputFormat {
         let PromptSource::Chat { tools, .. } = &request.prompt else {
-            return Listening::default();
+            return OutputFormat::default();
         };
         let manner = self.language.manner();
-        Listening {
+        OutputFormat {
             calls: manner.calls.filter(|_| tools.is_some()),
             reasoning: Reasoning::of(manner.reasons, prompt.unwrap_or_default()),
             single: request.single_call,
@@ -453,7 +453,7 @@ impl InferenceService {
         prepared: &Prepared,
         (turns, admitted, admitted_ms): (&[TurnId], &Admitted, Millis),
     ) -> Result<Vec<Choice>, ServeError> {
-        let offered = request.offered(prepared.listening.calls);
+        let offered = request.offered(prepared.output_format.calls);
         let Some(first) = turns.first() else {
             return Ok(Vec::new());
         };
@@ -468,7 +468,7 @@ impl InferenceService {
             jobs.push(Job {
                 usage: self.rate_limiter.usage_recorder(request.id),
                 prompt_text: prepared.text.clone(),
-                listening: prepared.listening,
+                output_format: prepared.output_format,
                 offered: offered.clone(),
                 collect: ask.collect,
                 done: request.done && at + 1 == request.n,
@@ -515,10 +515,10 @@ impl InferenceService {
                 max_tokens,
                 strings: request.stops.clone(),
                 ignore_end: request.ignore_end,
-                listening: Listening {
+                output_format: OutputFormat {
                     // A form ends by itself behind its only call.
                     single: request.single_call && prepared.form.is_none(),
-                    ..prepared.listening
+                    ..prepared.output_format
                 },
                 functions: offered.map(Offered::names).unwrap_or_default(),
             },

@@ -25,7 +25,7 @@ pub use types::{
     BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Transcript,
 };
 
-use crate::speech::Heard;
+use crate::output::ParsedOutput;
 use crate::{Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
 
 /// Answers of housekeeping turns that are remembered per session.
@@ -598,8 +598,8 @@ impl SessionIndex {
 
 /// The completion's text, where clients send it back in another form.
 fn sampled(completion: &Message) -> Option<Arc<str>> {
-    let heard = Heard::meaning(&completion.content);
-    let differs = !heard.calls.is_empty() || heard.content != completion.content;
+    let parsed = ParsedOutput::meaning(&completion.content);
+    let differs = !parsed.calls.is_empty() || parsed.content != completion.content;
     differs.then(|| Arc::from(completion.content.as_str()))
 }
 

@@ -11,7 +11,7 @@ mod report;
 mod shape;
 
 use hone_domain::{
-    Check, Heard, NextKind, NextState, Outcome, Role, Signal, Subject, Turn, Verifier, Vote,
+    Check, NextKind, NextState, Outcome, ParsedOutput, Role, Signal, Subject, Turn, Verifier, Vote,
 };
 use hone_ledger::Claimed;
 use regex::Regex;
@@ -78,7 +78,7 @@ struct Ready {
 /// What a verifier is given of a transition.
 struct Scene<'a> {
     turn: &'a Turn,
-    said: Heard,
+    said: ParsedOutput,
     next: &'a NextState,
 }
 
@@ -134,7 +134,7 @@ impl Rules {
     pub(crate) fn look(&self, turn: &Turn, next: &NextState) -> (Vec<Finding>, Vec<(Check, Job)>) {
         let scene = Scene {
             turn,
-            said: Heard::meaning(&turn.completion_text),
+            said: ParsedOutput::meaning(&turn.completion_text),
             next,
         };
         let own = turn.admission.checks.iter().map(|check| (check, None));

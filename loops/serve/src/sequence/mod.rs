@@ -166,7 +166,7 @@ impl Sequence {
         let prompt = tokens.len();
         let room = setup.max_positions - prompt;
         let given = std::mem::take(&mut ask.given);
-        let thinks = ask.stop.listening.reasoning == Reasoning::Open;
+        let thinks = ask.stop.output_format.reasoning == Reasoning::Open;
         let drafts = Drafts::new(std::mem::take(&mut ask.predicted), thinks);
         let max_tokens = match given.split_last() {
             Some((_, before)) => {

@@ -121,15 +121,15 @@ pub async fn whole(
     let Some(ended) = one.ended else {
         return Err(ApiError::Internal("the message came to no end".to_owned()));
     };
-    let heard = one.heard;
+    let parsed = one.parsed;
     let mut content = Vec::new();
-    if !heard.reasoning.is_empty() {
-        content.push(json!({"type": "thinking", "thinking": heard.reasoning, "signature": ""}));
+    if !parsed.reasoning.is_empty() {
+        content.push(json!({"type": "thinking", "thinking": parsed.reasoning, "signature": ""}));
     }
-    if !heard.content.is_empty() {
-        content.push(json!({"type": "text", "text": heard.content}));
+    if !parsed.content.is_empty() {
+        content.push(json!({"type": "text", "text": parsed.content}));
     }
-    let calls = heard.calls.iter().enumerate();
+    let calls = parsed.calls.iter().enumerate();
     content.extend(calls.map(|(number, call)| told.call(number, call)));
     Ok(Json(told.message(&content, Some(&ended))).into_response())
 }

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
-use hone_domain::{Heard, Token};
+use hone_domain::{ParsedOutput, Token};
 use serde_json::{Value, json};
 
 use super::{Begun, Events, Frame, Gathered, Merged, Sampled, Teller, add, gather, note_of};
@@ -66,7 +66,7 @@ pub async fn whole(frame: Frame, mut merged: Merged, form: &Form) -> Result<Resp
             "logprobs": content_of(&frame, &tokens),
         });
         if form.text {
-            choice["text"] = json!(gathered.heard.content);
+            choice["text"] = json!(gathered.parsed.content);
         }
         add(&mut choice, &frame.captured((at, 0), ended));
         choices.push(choice);
@@ -132,7 +132,7 @@ impl Teller for Telling {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}
             Piece::Rest(parts) => {
-                let mut rest = Heard::default();
+                let mut rest = ParsedOutput::default();
                 rest.add(parts);
                 if self.form.text {
                     let choice = json!({"token_ids": [], "text": rest.content, "finish_reason": Value::Null});
@@ -206,7 +206,7 @@ pub async fn sglang(frame: Frame, mut merged: Merged, form: &Form) -> Result<Res
             }
         }
         replies.push(json!({
-            "text": gathered.heard.content,
+            "text": gathered.parsed.content,
             "output_ids": ended.completion.tokens(),
             "meta_info": meta,
             "hone": HoneNote::of(ended),

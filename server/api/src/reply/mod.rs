@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::response::Response;
 use futures::Stream;
-use hone_domain::{Heard, Part, PolicyVersion, Predicted, ServeError, Token, TokenDelta};
+use hone_domain::{ParsedOutput, Part, PolicyVersion, Predicted, ServeError, Token, TokenDelta};
 use hone_runtime::Clock;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -360,7 +360,7 @@ impl Merged {
 #[derive(Default)]
 pub struct Gathered {
     /// What was said.
-    pub heard: Heard,
+    pub parsed: ParsedOutput,
     /// Length of the content in characters.
     chars: usize,
     logprobs: Vec<Entry>,
@@ -388,7 +388,7 @@ impl Gathered {
             Part::Reasoning(_) | Part::CallBegun(_) | Part::Arguments(_) => 0,
         });
         self.chars += said.sum::<usize>();
-        self.heard.add(parts);
+        self.parsed.add(parts);
     }
 }
 

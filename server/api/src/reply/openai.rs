@@ -78,8 +78,8 @@ fn chat_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
         content: frame.told(kept.collect()),
         refusal: None,
     });
-    let heard = gathered.heard;
-    let calls = heard.calls.into_iter().enumerate();
+    let parsed = gathered.parsed;
+    let calls = parsed.calls.into_iter().enumerate();
     let tool_calls: Vec<ReplyCall> = turn
         .map(|turn| {
             calls
@@ -87,14 +87,14 @@ fn chat_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
                 .collect()
         })
         .unwrap_or_default();
-    let only_calls = heard.content.is_empty() && !tool_calls.is_empty();
+    let only_calls = parsed.content.is_empty() && !tool_calls.is_empty();
     ChatChoice {
         index,
         message: ReplyMessage {
             role: "assistant",
-            content: (!only_calls).then_some(heard.content),
+            content: (!only_calls).then_some(parsed.content),
             refusal: None,
-            reasoning_content: Some(heard.reasoning).filter(|text| !text.is_empty()),
+            reasoning_content: Some(parsed.reasoning).filter(|text| !text.is_empty()),
             tool_calls,
         },
         logprobs,
@@ -143,7 +143,7 @@ fn text_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
     });
     TextChoice {
         index,
-        text: gathered.heard.content,
+        text: gathered.parsed.content,
         logprobs,
         finish_reason: Some(finish_reason),
         captured,

@@ -229,21 +229,21 @@ pub async fn whole(
     let Some(ended) = one.ended else {
         return Err(ApiError::Internal("the response came to no end".to_owned()));
     };
-    let heard = one.heard;
+    let parsed = one.parsed;
     // Those of the answer only.
     let said = one.logprobs.into_iter().filter(|entry| !entry.is_thought);
     told.logprobs = said.map(|entry| entry.logprob).collect();
-    if !heard.reasoning.is_empty() {
-        let item = reasoning_item(&told.item_id("rs"), Some(&heard.reasoning));
+    if !parsed.reasoning.is_empty() {
+        let item = reasoning_item(&told.item_id("rs"), Some(&parsed.reasoning));
         told.output.push(Item::Other(item));
     }
-    if !heard.content.is_empty() || heard.calls.is_empty() {
+    if !parsed.content.is_empty() || parsed.calls.is_empty() {
         let id = told.item_id("msg");
-        let part = told.text_part(heard.content);
+        let part = told.text_part(parsed.content);
         let item = message_item(id, word_of(&ended), vec![part]);
         told.output.push(Item::Message(item));
     }
-    for call in &heard.calls {
+    for call in &parsed.calls {
         let item = told.call_item(call);
         told.output.push(Item::Other(item));
         told.calls += 1;

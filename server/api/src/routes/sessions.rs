@@ -183,8 +183,8 @@ pub struct SessionTurnReply {
 
 impl SessionTurnReply {
     fn of(turn: SessionTurn) -> Self {
-        let heard = hone_domain::Heard::whole(&turn.completion);
-        let calls = heard.calls.into_iter().enumerate();
+        let parsed = hone_domain::ParsedOutput::whole(&turn.completion);
+        let calls = parsed.calls.into_iter().enumerate();
         let calls = calls.map(|(number, called)| CallReply {
             id: call_id(turn.id, number),
             r#type: "function",
@@ -195,8 +195,8 @@ impl SessionTurnReply {
         });
         Self {
             tool_calls: calls.collect(),
-            content: heard.content,
-            reasoning: heard.reasoning,
+            content: parsed.content,
+            reasoning: parsed.reasoning,
             turn_id: turn.id.prefixed(),
             parent_id: turn.parent.map(TurnId::prefixed),
             choice_index: turn.choice_index,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use hone_domain::{Heard, StopReason, ToolCall, Turn, TurnId};
+use hone_domain::{ParsedOutput, StopReason, ToolCall, Turn, TurnId};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -60,19 +60,19 @@ pub(super) async fn own_turn(
 
 /// The items of a stored response by the ids that they have in it, whole or streamed.
 fn items_of(turn: &Turn) -> Stored {
-    let heard = Heard::whole(&turn.completion_text);
+    let parsed = ParsedOutput::whole(&turn.completion_text);
     let id = |prefix: &str, at: usize| format!("{prefix}_{}{at}", turn.id.0.simple());
     let mut items = Stored::new();
     let mut at = 0;
-    if !heard.reasoning.is_empty() {
+    if !parsed.reasoning.is_empty() {
         items.insert(id("rs", at), StoredItem::Reasoning);
         at += 1;
     }
-    if !heard.content.trim().is_empty() || heard.calls.is_empty() {
-        items.insert(id("msg", at), StoredItem::Said(heard.content));
+    if !parsed.content.trim().is_empty() || parsed.calls.is_empty() {
+        items.insert(id("msg", at), StoredItem::Said(parsed.content));
         at += 1;
     }
-    for (number, call) in heard.calls.into_iter().enumerate() {
+    for (number, call) in parsed.calls.into_iter().enumerate() {
         let call = ToolCall {
             id: call_id(turn.id, number),
             name: call.name,
@@ -99,25 +99,25 @@ async fn response_of(http: &Http, id: &str, context: &RequestContext) -> Result<
 
 /// A kept response as it was answered; what its request repeated is not kept with it.
 fn object_of(http: &Http, turn: &Turn) -> Value {
-    let heard = Heard::whole(&turn.completion_text);
+    let parsed = ParsedOutput::whole(&turn.completion_text);
     let id = |prefix: &str, at: usize| format!("{prefix}_{}{at}", turn.id.0.simple());
     let is_cut = turn.completion.stop() == StopReason::Length;
     let mut output = Vec::new();
-    if !heard.reasoning.is_empty() {
-        let content = json!([{"type": "reasoning_text", "text": heard.reasoning}]);
+    if !parsed.reasoning.is_empty() {
+        let content = json!([{"type": "reasoning_text", "text": parsed.reasoning}]);
         let id = id("rs", output.len());
         output.push(json!({"type": "reasoning", "id": id, "summary": [], "content": content}));
     }
-    if !heard.content.trim().is_empty() || heard.calls.is_empty() {
+    if !parsed.content.trim().is_empty() || parsed.calls.is_empty() {
         let status = if is_cut { "incomplete" } else { "completed" };
-        let part = json!({"type": "output_text", "text": heard.content, "annotations": [], "logprobs": []});
+        let part = json!({"type": "output_text", "text": parsed.content, "annotations": [], "logprobs": []});
         let id = id("msg", output.len());
         output.push(
             json!({"type": "message", "id": id, "status": status, "role": "assistant",
             "content": [part]}),
         );
     }
-    for (number, call) in heard.calls.iter().enumerate() {
+    for (number, call) in parsed.calls.iter().enumerate() {
         let id = id("fc", output.len());
         output.push(
             json!({"type": "function_call", "id": id, "status": "completed",

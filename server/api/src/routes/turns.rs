@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use hone_domain::{
-    Fate, Feedback, Heard, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnId,
-    TurnKind, Vote,
+    Fate, Feedback, HintChoice, NextItem, ParsedOutput, Sampling, Signal, Stage, StopReason,
+    TurnId, TurnKind, Vote,
 };
 use hone_ledger::TurnView;
 use serde::Serialize;
@@ -188,7 +188,7 @@ impl TurnReply {
         let version = view.turn.version();
         let turn = view.turn;
         let trace_id = turn.trace().simple().to_string();
-        let heard = Heard::whole(&turn.completion_text);
+        let parsed = ParsedOutput::whole(&turn.completion_text);
         let fate = match turn.sampling.is_greedy() {
             true => FateReply::of(view.fate).greedy(),
             false => FateReply::of(view.fate),
@@ -208,8 +208,8 @@ impl TurnReply {
             prompt_tokens: turn.prompt_tokens.len(),
             completion_tokens: turn.completion.len(),
             stop: turn.completion.stop(),
-            content: heard.content,
-            reasoning: heard.reasoning,
+            content: parsed.content,
+            reasoning: parsed.reasoning,
             completion: turn.completion_text,
             started_ms: turn.started_ms,
             finished_ms: turn.finished_ms,

@@ -324,7 +324,7 @@ async fn one_call_at_a_time_where_the_request_says_so() {
         .await
         .json();
     let stop = stage.fake.asks.lock().unwrap()[0].stop.clone();
-    assert!(stop.listening.single && stop.strings.is_empty());
+    assert!(stop.output_format.single && stop.strings.is_empty());
     assert_eq!(&*stop.functions, ["look"]);
     let choice = &reply["choices"][0];
     assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), 1);
@@ -333,7 +333,7 @@ async fn one_call_at_a_time_where_the_request_says_so() {
     // A form ends by itself behind its only call.
     let fields = json!({"parallel_tool_calls": false, "tool_choice": "required"});
     ask(&stage, weather(), &fields).await;
-    assert!(!stage.fake.asks.lock().unwrap()[1].stop.listening.single);
+    assert!(!stage.fake.asks.lock().unwrap()[1].stop.output_format.single);
 }
 
 /// Whatever cut it: a call that is not whole is no reason to end with calls.
@@ -358,7 +358,7 @@ async fn a_call_that_is_not_whole_is_no_call_to_end_with() {
         let asks = stage.fake.asks.lock().unwrap();
         let stop = &asks[0].stop;
         assert_eq!(stop.strings, ["Rome"]);
-        assert!(stop.listening.calls.is_some());
+        assert!(stop.output_format.calls.is_some());
     }
 }
 
@@ -521,7 +521,7 @@ async fn a_template_that_takes_one_call_a_message_gets_one() {
         };
         let said = [at("\"one\""), at("first"), at("\"two\""), at("second")];
         assert_eq!(said.is_sorted(), one_call, "{prompt}");
-        let single = stage.fake.asks.lock().unwrap()[0].stop.listening.single;
+        let single = stage.fake.asks.lock().unwrap()[0].stop.output_format.single;
         assert_eq!(single, one_call);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{CALL_OPEN, CallStyle, FUNCTION_OPEN, Reasoning, THINK_CLOSE, THINK_OPEN};
 
-/// Finds the places behind [`CALL_OPEN`], or where a function begins without it, at which a [`Listener`](super::Listener) begins to read a call.
+/// Finds the places behind [`CALL_OPEN`], or where a function begins without it, at which a [`OutputParser`](super::OutputParser) begins to read a call.
 /// Bytes, because a token may end within a character.
 #[derive(Clone, Debug)]
 pub struct CallFinder {

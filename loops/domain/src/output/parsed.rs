@@ -2,13 +2,13 @@
 
 use super::loose::{Anything, calls_in};
 use super::{
-    CALL_OPEN, CallStyle, Called, FUNCTION_OPEN, Listener, Listening, PYTHON_TAG, Part,
+    CALL_OPEN, CallStyle, Called, FUNCTION_OPEN, OutputFormat, OutputParser, PYTHON_TAG, Part,
     THINK_CLOSE, THINK_OPEN,
 };
 
-/// A whole completion, heard.
+/// A parsed completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct ParsedOutput {
     /// Reasoning; empty where there was none.
     pub reasoning: String,
     /// Text for the user.
@@ -17,14 +17,14 @@ pub struct Heard {
     pub calls: Vec<Called>,
 }
 
-impl Heard {
+impl ParsedOutput {
     /// Of a whole text.
-    pub fn of(text: &str, listening: Listening) -> Self {
-        let mut listener = Listener::new(listening);
-        let mut heard = Self::default();
-        heard.add(listener.push(text));
-        heard.add(listener.finish());
-        heard
+    pub fn of(text: &str, output_format: OutputFormat) -> Self {
+        let mut parser = OutputParser::new(output_format);
+        let mut parsed = Self::default();
+        parsed.add(parser.push(text));
+        parsed.add(parser.finish());
+        parsed
     }
 
     /// Adds what came next.
@@ -56,12 +56,12 @@ impl Heard {
         };
         let trimmed = after.trim_start();
         let of = |calls: Option<CallStyle>| {
-            let listening = Listening {
+            let output_format = OutputFormat {
                 calls,
                 held: true,
-                ..Listening::default()
+                ..OutputFormat::default()
             };
-            Self::of(after, listening)
+            Self::of(after, output_format)
         };
         if after.contains(FUNCTION_OPEN) {
             // Either may show the other's form within its own.
@@ -69,20 +69,20 @@ impl Heard {
             let object = opened.is_some_and(|(_, within)| within.trim_start().starts_with('{'));
             let tags = object.then(|| of(Some(CallStyle::Tags)));
             let parameters = || of(Some(CallStyle::Parameters));
-            let mut heard = tags.into_iter().chain(std::iter::once_with(parameters));
-            if let Some(heard) = heard.find(|heard| !heard.calls.is_empty()) {
-                return heard;
+            let mut parsed = tags.into_iter().chain(std::iter::once_with(parameters));
+            if let Some(parsed) = parsed.find(|parsed| !parsed.calls.is_empty()) {
+                return parsed;
             }
         }
-        let heard = of(if after.contains(CALL_OPEN) {
+        let parsed = of(if after.contains(CALL_OPEN) {
             Some(CallStyle::Tags)
         } else if trimmed.starts_with('{') || trimmed.starts_with(PYTHON_TAG) {
             Some(CallStyle::Json)
         } else {
             None
         });
-        if !heard.calls.is_empty() {
-            return heard;
+        if !parsed.calls.is_empty() {
+            return parsed;
         }
         match calls_in(after, &Anything, true) {
             Some((at, calls)) => Self {
@@ -90,7 +90,7 @@ impl Heard {
                 content: after[..at].trim().to_owned(),
                 calls,
             },
-            None => heard,
+            None => parsed,
         }
     }
 
@@ -103,11 +103,11 @@ impl Heard {
         };
         let before = before.trim_start();
         let before = before.strip_prefix(THINK_OPEN).unwrap_or(before);
-        let mut heard = Self::meaning(text);
-        heard.reasoning = before.trim().to_owned();
-        if !heard.reasoning.is_empty() {
-            heard.content = heard.content.trim_start().to_owned();
+        let mut parsed = Self::meaning(text);
+        parsed.reasoning = before.trim().to_owned();
+        if !parsed.reasoning.is_empty() {
+            parsed.content = parsed.content.trim_start().to_owned();
         }
-        heard
+        parsed
     }
 }

@@ -6,54 +6,54 @@ use serde_json::Value;
 use super::*;
 use crate::Message;
 
-const TAGS: Listening = Listening {
+const TAGS: OutputFormat = OutputFormat {
     calls: Some(CallStyle::Tags),
     reasoning: Reasoning::Maybe,
     single: false,
     held: false,
 };
-const JSON: Listening = Listening {
+const JSON: OutputFormat = OutputFormat {
     calls: Some(CallStyle::Json),
     reasoning: Reasoning::Never,
     single: false,
     held: false,
 };
 
-const PARAMETERS: Listening = Listening {
+const PARAMETERS: OutputFormat = OutputFormat {
     calls: Some(CallStyle::Parameters),
     ..TAGS
 };
 
-fn heard(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> Heard {
+fn parsed(reasoning: &str, content: &str, calls: &[(&str, &str)]) -> ParsedOutput {
     let call = |(name, arguments): &(&str, &str)| Called {
         name: (*name).to_owned(),
         arguments: (*arguments).to_owned(),
     };
-    Heard {
+    ParsedOutput {
         reasoning: reasoning.to_owned(),
         content: content.to_owned(),
         calls: calls.iter().map(call).collect(),
     }
 }
 
-fn by_char(text: &str, listening: Listening) -> Heard {
-    let mut listener = Listener::new(listening);
-    let mut all = Heard::default();
+fn by_char(text: &str, output_format: OutputFormat) -> ParsedOutput {
+    let mut parser = OutputParser::new(output_format);
+    let mut all = ParsedOutput::default();
     for piece in text.split_inclusive(|_| true) {
-        all.add(listener.push(piece));
+        all.add(parser.push(piece));
     }
-    all.add(listener.finish());
+    all.add(parser.finish());
     all
 }
 
 /// The spans of pieces: whether they are calls, and their texts.
-fn spans(pieces: impl Iterator<Item = String>, listening: Listening) -> Vec<(bool, String)> {
-    let mut listener = Listener::new(listening);
+fn spans(pieces: impl Iterator<Item = String>, output_format: OutputFormat) -> Vec<(bool, String)> {
+    let mut parser = OutputParser::new(output_format);
     let mut spans = Vec::new();
     for piece in pieces {
-        spans.extend(listener.push_spans(&piece));
+        spans.extend(parser.push_spans(&piece));
     }
-    spans.extend(listener.finish_spans());
+    spans.extend(parser.finish_spans());
     let mut merged: Vec<(bool, String)> = Vec::new();
     for span in spans {
         let is_call = !matches!(span, Span::Text(_));
@@ -65,11 +65,15 @@ fn spans(pieces: impl Iterator<Item = String>, listening: Listening) -> Vec<(boo
     merged
 }
 
-/// One text with what it says, heard whole and character by character.
-fn check(text: &str, listening: Listening, expected: &Heard) {
-    assert_eq!(&Heard::of(text, listening), expected, "whole: {text:?}");
+/// One text with what it says, parsed whole and character by character.
+fn check(text: &str, output_format: OutputFormat, expected: &ParsedOutput) {
     assert_eq!(
-        &by_char(text, listening),
+        &ParsedOutput::of(text, output_format),
+        expected,
+        "whole: {text:?}"
+    );
+    assert_eq!(
+        &by_char(text, output_format),
         expected,
         "by character: {text:?}"
     );
@@ -81,14 +85,14 @@ fn broken_calls_by_the_thousand_are_text() {
     let f = r#"<tool_call>{"name": "f"}</tool_call>"#;
     for broken in ["<tool_call>{", "<tool_call>x", r#"<tool_call>{"a": {}} "#] {
         let text = broken.repeat((1 << 21) / broken.len());
-        let told = Heard::of(&text, TAGS);
+        let told = ParsedOutput::of(&text, TAGS);
         assert_eq!(told.content.trim_end(), text.trim_end());
         // A few of them hide no sound call.
         let few = format!("{}{f}", broken.repeat(40));
         check(
             &few,
             TAGS,
-            &heard("", broken.repeat(40).trim_end(), &[("f", "{}")]),
+            &parsed("", broken.repeat(40).trim_end(), &[("f", "{}")]),
         );
     }
     for broken in [
@@ -98,12 +102,12 @@ fn broken_calls_by_the_thousand_are_text() {
     ] {
         let text = broken.repeat((1 << 21) / broken.len());
         assert_eq!(
-            Heard::of(&text, PARAMETERS).content.trim_end(),
+            ParsedOutput::of(&text, PARAMETERS).content.trim_end(),
             text.trim_end()
         );
     }
     let one = r#"{"name": "f", "parameters": {}}; "#;
-    let told = Heard::of(&one.repeat((1 << 21) / one.len()), JSON);
+    let told = ParsedOutput::of(&one.repeat((1 << 21) / one.len()), JSON);
     assert_eq!(told.calls.len(), (1 << 21) / one.len());
     assert_eq!(told.content, "");
 }
@@ -115,49 +119,49 @@ fn calls_in_tags() {
     for (text, expected) in [
         (
             format!("<tool_call>\n{f}\n</tool_call>"),
-            heard("", "", &one),
+            parsed("", "", &one),
         ),
-        (format!("<tool_call>{f}</tool_call>"), heard("", "", &one)),
+        (format!("<tool_call>{f}</tool_call>"), parsed("", "", &one)),
         (
             format!("Hi.\n<tool_call>\n{f}\n</tool_call>\n"),
-            heard("", "Hi.", &one),
+            parsed("", "Hi.", &one),
         ),
         (
             format!("<think>\nhm\n\nso\n</think>\n\nHi.\n<tool_call>\n{f}\n</tool_call>"),
-            heard("hm\n\nso", "Hi.", &one),
+            parsed("hm\n\nso", "Hi.", &one),
         ),
         (
             format!("<tool_call>{f}</tool_call>\n<tool_call>{f}</tool_call>"),
-            heard("", "", &[one[0], one[0]]),
+            parsed("", "", &[one[0], one[0]]),
         ),
         (
             format!("A <tool_call>{f}</tool_call> B"),
-            heard("", "A B", &one),
+            parsed("", "A B", &one),
         ),
         (
             format!("<tool_call>{f}</tool_call>\n\nB "),
-            heard("", "B ", &one),
+            parsed("", "B ", &one),
         ),
         // Cut by a limit or a stop string after the object.
-        (format!("<tool_call>\n{f}"), heard("", "", &one)),
-        (format!("<tool_call>\n{f}\n</tool"), heard("", "", &one)),
+        (format!("<tool_call>\n{f}"), parsed("", "", &one)),
+        (format!("<tool_call>\n{f}\n</tool"), parsed("", "", &one)),
         (
             r#"<tool_call>{"name":"f"}</tool_call>"#.to_owned(),
-            heard("", "", &[("f", "{}")]),
+            parsed("", "", &[("f", "{}")]),
         ),
         (
             r#"<tool_call>{"arguments": "{\"a\":1}", "name":"f"}</tool_call>"#.to_owned(),
-            heard("", "", &[("f", r#"{"a":1}"#)]),
+            parsed("", "", &[("f", r#"{"a":1}"#)]),
         ),
         (
             r#"<tool_call>{"name":"f","arguments":{"t":"}</tool_call>\"{"}}</tool_call>"#
                 .to_owned(),
-            heard("", "", &[("f", r#"{"t":"}</tool_call>\"{"}"#)]),
+            parsed("", "", &[("f", r#"{"t":"}</tool_call>\"{"}"#)]),
         ),
         (
             r#"<tool_call>{"name":"f","arguments":{"n":12345678901234567890123.0}}</tool_call>"#
                 .to_owned(),
-            heard("", "", &[("f", r#"{"n":12345678901234567890123.0}"#)]),
+            parsed("", "", &[("f", r#"{"n":12345678901234567890123.0}"#)]),
         ),
     ] {
         check(&text, TAGS, &expected);
@@ -183,16 +187,20 @@ fn what_is_no_sound_call_stays_content_as_it_was_written() {
         "<tool_call>{\"a",
         "see <think> here",
     ] {
-        check(text, TAGS, &heard("", text, &[]));
+        check(text, TAGS, &parsed("", text, &[]));
     }
     let hidden = format!("<tool_call>oops {f}");
-    check(&hidden, TAGS, &heard("", "<tool_call>oops", &[("f", "{}")]));
-    let untouched = Listening::default();
-    check(f, untouched, &heard("", f, &[]));
+    check(
+        &hidden,
+        TAGS,
+        &parsed("", "<tool_call>oops", &[("f", "{}")]),
+    );
+    let untouched = OutputFormat::default();
+    check(f, untouched, &parsed("", f, &[]));
     check(
         "<think>x</think>y",
         untouched,
-        &heard("", "<think>x</think>y", &[]),
+        &parsed("", "<think>x</think>y", &[]),
     );
 }
 
@@ -201,22 +209,22 @@ fn calls_as_the_whole_answer() {
     let f = r#"{"name": "f", "parameters": {"a": "x"}}"#;
     let one = ("f", r#"{"a": "x"}"#);
     for (text, expected) in [
-        (f.to_owned(), heard("", "", &[one])),
-        (format!(" \n<|python_tag|>{f}"), heard("", "", &[one])),
-        (format!("{f}; {f}\n"), heard("", "", &[one, one])),
-        (format!("{f}\nDone."), heard("", "Done.", &[one])),
-        (format!("So: {f}"), heard("", &format!("So: {f}"), &[])),
-        (r#"{"a": 1}"#.to_owned(), heard("", r#"{"a": 1}"#, &[])),
+        (f.to_owned(), parsed("", "", &[one])),
+        (format!(" \n<|python_tag|>{f}"), parsed("", "", &[one])),
+        (format!("{f}; {f}\n"), parsed("", "", &[one, one])),
+        (format!("{f}\nDone."), parsed("", "Done.", &[one])),
+        (format!("So: {f}"), parsed("", &format!("So: {f}"), &[])),
+        (r#"{"a": 1}"#.to_owned(), parsed("", r#"{"a": 1}"#, &[])),
         // Data that has a name.
         (
             r#"{"name": "Ann", "age": 3}"#.to_owned(),
-            heard("", r#"{"name": "Ann", "age": 3}"#, &[]),
+            parsed("", r#"{"name": "Ann", "age": 3}"#, &[]),
         ),
-        (r#" {"name": "#.to_owned(), heard("", r#" {"name": "#, &[])),
-        ("<|py".to_owned(), heard("", "<|py", &[])),
+        (r#" {"name": "#.to_owned(), parsed("", r#" {"name": "#, &[])),
+        ("<|py".to_owned(), parsed("", "<|py", &[])),
         (
             "<|python_tag|>print(1)".to_owned(),
-            heard("", "<|python_tag|>print(1)", &[]),
+            parsed("", "<|python_tag|>print(1)", &[]),
         ),
     ] {
         check(&text, JSON, &expected);
@@ -251,26 +259,26 @@ fn calls_with_parameters() {
     for (text, expected) in [
         (
             format!("<tool_call>\n{f}\n</tool_call>"),
-            heard("", "", &one),
+            parsed("", "", &one),
         ),
         (
             format!("<think>hm</think>Hi.\n\n<tool_call>\n{f}\n</tool_call>\n"),
-            heard("hm", "Hi.", &one),
+            parsed("hm", "Hi.", &one),
         ),
         // The tags around it are forgotten at times.
-        (format!("Hi.\n{f}\n</tool_call>"), heard("", "Hi.", &one)),
-        (f.clone(), heard("", "", &one)),
-        (format!("<tool_call>{f}"), heard("", "", &one)),
-        (format!("<tool_call>{f}\n</tool"), heard("", "", &one)),
-        (format!("{f} B"), heard("", "B", &one)),
+        (format!("Hi.\n{f}\n</tool_call>"), parsed("", "Hi.", &one)),
+        (f.clone(), parsed("", "", &one)),
+        (format!("<tool_call>{f}"), parsed("", "", &one)),
+        (format!("<tool_call>{f}\n</tool"), parsed("", "", &one)),
+        (format!("{f} B"), parsed("", "B", &one)),
         (
             format!("<tool_call>{none}</tool_call>\n<tool_call>{f}</tool_call>{none}"),
-            heard("", "", &[("g", "{}"), one[0], ("g", "{}")]),
+            parsed("", "", &[("g", "{}"), one[0], ("g", "{}")]),
         ),
-        (odd, heard("", "", &[("f", told)])),
+        (odd, parsed("", "", &[("f", told)])),
     ] {
         check(&text, PARAMETERS, &expected);
-        let held = Listening {
+        let held = OutputFormat {
             held: true,
             ..PARAMETERS
         };
@@ -292,10 +300,10 @@ fn calls_with_parameters() {
         "<function=f><parameter=a>1</parameter></func",
         &function("f", &values[5..]),
     ] {
-        check(text, PARAMETERS, &heard("", text, &[]));
+        check(text, PARAMETERS, &parsed("", text, &[]));
     }
     let hidden = format!("<tool_call><function=f>oops {f}");
-    let told = heard("", "<tool_call><function=f>oops", &one);
+    let told = parsed("", "<tool_call><function=f>oops", &one);
     check(&hidden, PARAMETERS, &told);
 }
 
@@ -303,29 +311,29 @@ fn calls_with_parameters() {
 fn a_recorded_text_is_told_whole() {
     let call = r#"<tool_call>{"name":"f"}</tool_call>"#;
     for (text, expected) in [
-        ("Tea.".to_owned(), heard("", "Tea.", &[])),
+        ("Tea.".to_owned(), parsed("", "Tea.", &[])),
         (
             "<think>\nhm\n</think>\n\nTea.".to_owned(),
-            heard("hm", "Tea.", &[]),
+            parsed("hm", "Tea.", &[]),
         ),
-        ("hm\n</think>\nTea.".to_owned(), heard("hm", "Tea.", &[])),
-        ("<think>hm".to_owned(), heard("hm", "", &[])),
+        ("hm\n</think>\nTea.".to_owned(), parsed("hm", "Tea.", &[])),
+        ("<think>hm".to_owned(), parsed("hm", "", &[])),
         (
             format!("<think>a</think>b {call}"),
-            heard("a", "b", &[("f", "{}")]),
+            parsed("a", "b", &[("f", "{}")]),
         ),
     ] {
-        assert_eq!(Heard::whole(&text), expected, "{text}");
+        assert_eq!(ParsedOutput::whole(&text), expected, "{text}");
     }
 }
 
 #[test]
 fn calls_that_are_held_to_their_form_are_told_as_they_are_said() {
-    let held = |listening| Listening {
+    let held = |output_format| OutputFormat {
         held: true,
-        ..listening
+        ..output_format
     };
-    let mut listener = Listener::new(held(TAGS));
+    let mut parser = OutputParser::new(held(TAGS));
     let (begun, more) = (Part::CallBegun("f".to_owned()), |text: &str| {
         vec![Part::Arguments(text.to_owned())]
     });
@@ -345,7 +353,7 @@ fn calls_that_are_held_to_their_form_are_told_as_they_are_said() {
         ("}\n</tool_", vec![]),
         ("call>\nBye", vec![Part::Content("\nBye".to_owned())]),
     ] {
-        assert_eq!(listener.push(piece), told, "{piece}");
+        assert_eq!(parser.push(piece), told, "{piece}");
     }
 }
 
@@ -369,11 +377,11 @@ impl Functions for Texts {
 
 #[test]
 fn texts_are_told_as_they_are_said() {
-    let held = Listening {
+    let held = OutputFormat {
         held: true,
         ..PARAMETERS
     };
-    let mut listener = Listener::among(held, Arc::new(Texts));
+    let mut parser = OutputParser::among(held, Arc::new(Texts));
     let begun = Part::CallBegun("f".to_owned());
     for (piece, told) in [
         ("A\n<tool_call>\n<function=f", "A"),
@@ -390,7 +398,7 @@ fn texts_are_told_as_they_are_said() {
         ("\n</tool_call>", ""),
         ("B", "B"),
     ] {
-        let mut parts = listener.push(piece);
+        let mut parts = parser.push(piece);
         if piece.starts_with('>') {
             assert_eq!(parts.remove(0), begun);
         }
@@ -403,46 +411,43 @@ fn texts_are_told_as_they_are_said() {
             .collect();
         assert_eq!(texts, told, "{piece:?}");
     }
-    assert_eq!((listener.finish(), listener.whole_calls()), (vec![], 1));
+    assert_eq!((parser.finish(), parser.whole_calls()), (vec![], 1));
     // A call without its outer tag is whole, too; one that is cut short is not.
     for (end, whole) in [
         ("</function>", 1),
         ("</function>\n</tool", 1),
         ("</func", 0),
     ] {
-        let mut listener = Listener::among(held, Arc::new(Texts));
-        let mut heard = Heard::default();
-        heard.add(listener.push(&format!("<function=f><parameter=a>b</parameter>{end}")));
-        heard.add(listener.finish());
+        let mut parser = OutputParser::among(held, Arc::new(Texts));
+        let mut parsed = ParsedOutput::default();
+        parsed.add(parser.push(&format!("<function=f><parameter=a>b</parameter>{end}")));
+        parsed.add(parser.finish());
         let close = if whole == 1 { "\"}" } else { "" };
-        assert_eq!(heard.calls[0].arguments, format!("{{\"a\": \"b{close}"));
-        assert_eq!(
-            (listener.whole_calls(), heard.content.as_str()),
-            (whole, "")
-        );
+        assert_eq!(parsed.calls[0].arguments, format!("{{\"a\": \"b{close}"));
+        assert_eq!((parser.whole_calls(), parsed.content.as_str()), (whole, ""));
     }
 }
 
 /// What a text says where there is a function `f`, however it is cut, and how many calls are whole.
-fn among_texts(text: &str, listening: Listening) -> (Heard, usize) {
-    let mut heard = Heard::default();
-    let mut listener = Listener::among(listening, Arc::new(Texts));
+fn among_texts(text: &str, output_format: OutputFormat) -> (ParsedOutput, usize) {
+    let mut parsed = ParsedOutput::default();
+    let mut parser = OutputParser::among(output_format, Arc::new(Texts));
     for piece in text.split_inclusive(|_| true) {
-        heard.add(listener.push(piece));
+        parsed.add(parser.push(piece));
     }
-    heard.add(listener.finish());
-    let mut at_once = Listener::among(listening, Arc::new(Texts));
-    let mut whole = Heard::default();
+    parsed.add(parser.finish());
+    let mut at_once = OutputParser::among(output_format, Arc::new(Texts));
+    let mut whole = ParsedOutput::default();
     whole.add(at_once.push(text));
     whole.add(at_once.finish());
-    assert_eq!(whole, heard, "{text}");
+    assert_eq!(whole, parsed, "{text}");
     // What a client sends back is found again.
     assert_eq!(
-        Heard::meaning(text).calls.len(),
-        heard.calls.len(),
+        ParsedOutput::meaning(text).calls.len(),
+        parsed.calls.len(),
         "{text}"
     );
-    (heard, listener.whole_calls())
+    (parsed, parser.whole_calls())
 }
 
 fn call_of_f(arguments: &str) -> String {
@@ -465,24 +470,28 @@ fn calls_of_known_functions_are_told_as_they_are_said_sound_or_not() {
             } else {
                 end
             };
-            let (heard, whole) = told(&format!("A {}{end} B", call(arguments)), TAGS);
-            assert_eq!((heard.content.trim_end(), whole), ("A B", 1), "{arguments}");
-            assert_eq!(heard.calls[0].arguments, arguments);
+            let (parsed, whole) = told(&format!("A {}{end} B", call(arguments)), TAGS);
+            assert_eq!(
+                (parsed.content.trim_end(), whole),
+                ("A B", 1),
+                "{arguments}"
+            );
+            assert_eq!(parsed.calls[0].arguments, arguments);
         }
     }
-    let (heard, whole) = told(&call("{\"a\": \"b"), TAGS);
+    let (parsed, whole) = told(&call("{\"a\": \"b"), TAGS);
     assert_eq!(
-        (heard.calls[0].arguments.as_str(), whole),
+        (parsed.calls[0].arguments.as_str(), whole),
         ("{\"a\": \"b", 0)
     );
     // Another function's are told whole, or not at all.
     let other = call("{\"a\": 1").replace("\"f\"", "\"g\"");
     let (text, calls) = (other.clone() + "</tool_call>", 0);
-    let mut listener = Listener::among(TAGS, Arc::new(Texts));
-    let mut heard = Heard::default();
-    heard.add(listener.push(&text));
-    heard.add(listener.finish());
-    assert_eq!((heard.content, heard.calls.len()), (text, calls));
+    let mut parser = OutputParser::among(TAGS, Arc::new(Texts));
+    let mut parsed = ParsedOutput::default();
+    parsed.add(parser.push(&text));
+    parsed.add(parser.finish());
+    assert_eq!((parsed.content, parsed.calls.len()), (text, calls));
 }
 
 #[test]
@@ -494,18 +503,18 @@ fn what_stands_between_arguments_and_the_end_of_a_call_is_no_text() {
         "}",
         "",
     ] {
-        let (heard, whole) = told(&format!("{}{end}", call("{\"a\": 1}")), TAGS);
-        assert_eq!((heard.content.as_str(), whole), ("", 1), "{end}");
-        assert_eq!(heard.calls[0].arguments, "{\"a\": 1}");
+        let (parsed, whole) = told(&format!("{}{end}", call("{\"a\": 1}")), TAGS);
+        assert_eq!((parsed.content.as_str(), whole), ("", 1), "{end}");
+        assert_eq!(parsed.calls[0].arguments, "{\"a\": 1}");
     }
-    let (heard, whole) = told(&format!("{}, what}}", call("{\"a\": 1}")), TAGS);
-    assert_eq!((heard.content.as_str(), whole), (", what}", 1));
+    let (parsed, whole) = told(&format!("{}, what}}", call("{\"a\": 1}")), TAGS);
+    assert_eq!((parsed.content.as_str(), whole), (", what}", 1));
     let json = "{\"name\": \"f\", \"parameters\": {\"a\": 1}";
     for text in [json.to_owned(), format!("{json}, \"id\": 1}}; {json}}}")] {
-        let (heard, whole) = told(&text, JSON);
+        let (parsed, whole) = told(&text, JSON);
         assert_eq!(
-            (heard.content.as_str(), whole),
-            ("", heard.calls.len()),
+            (parsed.content.as_str(), whole),
+            ("", parsed.calls.len()),
             "{text}"
         );
     }
@@ -529,29 +538,29 @@ fn a_function_that_goes_on_as_none_does_ends_there_and_so_do_its_arguments() {
         ("</func", "", "{\"a\": \"1"),
         ("<parameter=b\n>2", "<parameter=b\n>2", "{\"a\": \"1\""),
     ] {
-        let (heard, calls) = told(&format!("{part}{end}"), PARAMETERS);
-        assert_eq!((heard.content.trim(), calls), (content.trim(), 0), "{end}");
-        assert_eq!(heard.calls[0].arguments, arguments, "{end}");
+        let (parsed, calls) = told(&format!("{part}{end}"), PARAMETERS);
+        assert_eq!((parsed.content.trim(), calls), (content.trim(), 0), "{end}");
+        assert_eq!(parsed.calls[0].arguments, arguments, "{end}");
     }
-    let (heard, calls) = told("<function=f> well <parameter=a>", PARAMETERS);
-    assert_eq!((heard.content.as_str(), calls), ("well <parameter=a>", 0));
-    assert_eq!(heard.calls[0].arguments, "{");
+    let (parsed, calls) = told("<function=f> well <parameter=a>", PARAMETERS);
+    assert_eq!((parsed.content.as_str(), calls), ("well <parameter=a>", 0));
+    assert_eq!(parsed.calls[0].arguments, "{");
 }
 
 #[test]
 fn calls_that_are_held_say_what_they_say_to_those_who_wait_for_them() {
-    let held = |listening| Listening {
+    let held = |output_format| OutputFormat {
         held: true,
-        ..listening
+        ..output_format
     };
     let f = r#"{"name": "f", "arguments": {"a": [{}, "\"}"]}}"#;
     let g = f.replace("arguments", "parameters");
     let tags = format!("A <tool_call>\n{f}\n</tool_call>\n<tool_call>{f}</tool_call> B");
-    for (text, listening) in [
+    for (text, output_format) in [
         (tags.clone(), TAGS),
         (
             tags,
-            Listening {
+            OutputFormat {
                 single: true,
                 ..TAGS
             },
@@ -563,22 +572,26 @@ fn calls_that_are_held_say_what_they_say_to_those_who_wait_for_them() {
         (format!("{g}; {g}"), JSON),
         (format!("<|python_tag|>{g} and text"), JSON),
     ] {
-        check(&text, held(listening), &Heard::of(&text, listening));
+        check(
+            &text,
+            held(output_format),
+            &ParsedOutput::of(&text, output_format),
+        );
     }
     // Cut short, what there is of a call is one.
     let cut = [("f", r#"{"a": [{}, "#)];
     check(
         &format!("A <tool_call>{}", &f[..38]),
         held(TAGS),
-        &heard("", "A", &cut),
+        &parsed("", "A", &cut),
     );
-    check(&g[..39], held(JSON), &heard("", "", &cut));
+    check(&g[..39], held(JSON), &parsed("", "", &cut));
     let whole = [("f", r#"{"a": [{}, "\"}"]}"#)];
     for end in [f.len() - 1, f.len()] {
         check(
             &format!("<tool_call>{}", &f[..end]),
             held(TAGS),
-            &heard("", "", &whole),
+            &parsed("", "", &whole),
         );
     }
     // What no grammar would let pass.
@@ -587,21 +600,21 @@ fn calls_that_are_held_say_what_they_say_to_those_who_wait_for_them() {
         "<tool_call>{\"a\": 1}</tool_call>",
         "<tool_call>{\"name\": \"f\"",
     ] {
-        check(text, held(TAGS), &heard("", text, &[]));
+        check(text, held(TAGS), &parsed("", text, &[]));
     }
     let odd = format!("<tool_call>{} x", &f[..f.len() - 1]);
-    check(&odd, held(TAGS), &heard("", "x", &whole));
+    check(&odd, held(TAGS), &parsed("", "x", &whole));
 }
 
 #[test]
 fn reasoning_the_prompt_opened() {
-    let open = Listening {
+    let open = OutputFormat {
         reasoning: Reasoning::Open,
         ..TAGS
     };
-    check("hm\n</think>\n\nYes.", open, &heard("hm", "Yes.", &[]));
-    check("\nhm </thi", open, &heard("hm </thi", "", &[]));
-    check("<think>\nhm", TAGS, &heard("hm", "", &[]));
+    check("hm\n</think>\n\nYes.", open, &parsed("hm", "Yes.", &[]));
+    check("\nhm </thi", open, &parsed("hm </thi", "", &[]));
+    check("<think>\nhm", TAGS, &parsed("hm", "", &[]));
     assert_eq!(
         Reasoning::of(true, "<|im_start|>assistant\n<think>\n"),
         Reasoning::Open
@@ -645,23 +658,23 @@ proptest! {
         held: bool,
     ) {
         let text = parts.concat();
-        let listening = Listening { calls: style, reasoning, single: false, held };
-        let whole = Heard::of(&text, listening);
-        prop_assert_eq!(&by_char(&text, listening), &whole);
+        let output_format = OutputFormat { calls: style, reasoning, single: false, held };
+        let whole = ParsedOutput::of(&text, output_format);
+        prop_assert_eq!(&by_char(&text, output_format), &whole);
         let chars: Vec<&str> = text.split_inclusive(|_| true).collect();
         let mut bounds: Vec<usize> = cuts.iter().map(|c| (*c).min(chars.len())).collect();
         bounds.extend([0, chars.len()]);
         bounds.sort_unstable();
-        let mut listener = Listener::new(listening);
-        let mut cut = Heard::default();
+        let mut parser = OutputParser::new(output_format);
+        let mut cut = ParsedOutput::default();
         for window in bounds.windows(2) {
-            cut.add(listener.push(&chars[window[0]..window[1]].concat()));
+            cut.add(parser.push(&chars[window[0]..window[1]].concat()));
         }
-        cut.add(listener.finish());
+        cut.add(parser.finish());
         prop_assert_eq!(&cut, &whole);
         let windows = bounds.windows(2).map(|window| chars[window[0]..window[1]].concat());
-        let spans = spans(windows, listening);
-        prop_assert_eq!(&spans, &self::spans(chars.iter().map(|c| (*c).to_owned()), listening));
+        let spans = spans(windows, output_format);
+        prop_assert_eq!(&spans, &self::spans(chars.iter().map(|c| (*c).to_owned()), output_format));
         let all: String = spans.iter().map(|(_, text)| text.as_str()).collect();
         prop_assert_eq!(&all, &text);
         if whole.calls.is_empty() && reasoning == Reasoning::Never {
@@ -690,18 +703,18 @@ proptest! {
         let mut bounds: Vec<usize> = cuts.iter().map(|c| (*c).min(chars.len())).collect();
         bounds.extend([0, chars.len()]);
         bounds.sort_unstable();
-        let heard = |held| {
-            let mut listener = Listener::among(Listening { held, ..PARAMETERS }, Arc::new(Texts));
-            let mut heard = Heard::default();
+        let parsed = |held| {
+            let mut parser = OutputParser::among(OutputFormat { held, ..PARAMETERS }, Arc::new(Texts));
+            let mut parsed = ParsedOutput::default();
             for window in bounds.windows(2) {
-                heard.add(listener.push(&chars[window[0]..window[1]].concat()));
+                parsed.add(parser.push(&chars[window[0]..window[1]].concat()));
             }
-            heard.add(listener.finish());
-            heard
+            parsed.add(parser.finish());
+            parsed
         };
-        let whole = heard(false);
+        let whole = parsed(false);
         prop_assume!(whole.calls.len() == 1);
-        prop_assert_eq!(heard(true), whole);
+        prop_assert_eq!(parsed(true), whole);
     }
 
     /// What a client sends back binds like what was sampled.
@@ -719,15 +732,15 @@ proptest! {
         // A model writes calls in one style.
         let other = if style == PARAMETERS { "{\"name\"" } else { "<function=" };
         prop_assume!(!text.contains(other));
-        let heard = Heard::of(&text, style);
-        let calls = heard.calls.iter().map(|call| crate::ToolCall {
+        let parsed = ParsedOutput::of(&text, style);
+        let calls = parsed.calls.iter().map(|call| crate::ToolCall {
             id: "callx".to_owned(),
             name: call.name.clone(),
             arguments: serde_json::from_str::<Value>(&call.arguments).unwrap().to_string(),
         });
         let back = crate::Message {
             tool_calls: calls.collect(),
-            ..crate::Message::text(crate::Role::Assistant, heard.content.clone())
+            ..crate::Message::text(crate::Role::Assistant, parsed.content.clone())
         };
         let sampled = crate::Message::text(crate::Role::Assistant, text.clone());
         // A text that says one thing before a call and another after it has one order when
@@ -760,20 +773,20 @@ impl Functions for Look {
 
 /// What is said in pieces of so many characters where `look` is offered.
 fn loosely(text: &str, style: CallStyle, size: usize) -> (String, Vec<(String, String)>, usize) {
-    let listening = Listening {
+    let output_format = OutputFormat {
         calls: Some(style),
-        ..Listening::default()
+        ..OutputFormat::default()
     };
-    let mut listener = Listener::among(listening, Arc::new(Look));
-    let mut heard = Heard::default();
+    let mut parser = OutputParser::among(output_format, Arc::new(Look));
+    let mut parsed = ParsedOutput::default();
     let chars: Vec<char> = text.chars().collect();
     for piece in chars.chunks(size) {
-        heard.add(listener.push(&piece.iter().collect::<String>()));
+        parsed.add(parser.push(&piece.iter().collect::<String>()));
     }
-    heard.add(listener.finish());
-    let calls = heard.calls.into_iter();
+    parsed.add(parser.finish());
+    let calls = parsed.calls.into_iter();
     let calls = calls.map(|call| (call.name, call.arguments)).collect();
-    (heard.content, calls, listener.whole_calls())
+    (parsed.content, calls, parser.whole_calls())
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A completion's text as it was sampled, told apart into calls and everything else.
 
-use super::{At, Listener, Part};
+use super::{At, OutputParser, Part};
 
 /// A piece of what was sampled. All pieces together are the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Span {
     }
 }
 
-impl Listener {
+impl OutputParser {
     /// Like [`Self::push`], as the text itself. What may be a call comes once it is known whether it is.
     pub fn push_spans(&mut self, text: &str) -> Vec<Span> {
         let mut spans = Vec::new();

@@ -1,4 +1,4 @@
-//! What there is to listen for, as a model's template teaches it.
+//! The format of a model's output, as its template teaches it.
 
 use super::{CALL_OPEN, FUNCTION_OPEN, PYTHON_TAG, THINK_CLOSE, THINK_OPEN};
 
@@ -57,9 +57,9 @@ impl Reasoning {
     }
 }
 
-/// What to listen for.
+/// How a completion is parsed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Listening {
+pub struct OutputFormat {
     /// Calls in this style; none leaves them in the content.
     pub calls: Option<CallStyle>,
     /// Reasoning.

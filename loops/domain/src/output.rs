@@ -1,16 +1,16 @@
 //! What a completion's text says: reasoning, content and tool calls, told apart while it streams.
 //!
-//! A [`Listener`] is a pure function of the text: however the text is cut into pieces, the parts
+//! A [`OutputParser`] is a pure function of the text: however the text is cut into pieces, the parts
 //! say the same. A call of a function that there is, or that a grammar sees to, is told as it is
 //! said once its arguments begin. Any other is told only once it is whole and its JSON is sound, and
 //! stays content else, as it was written.
 
 mod begin;
 mod call;
-mod heard;
 mod loose;
 mod manner;
 mod parameters;
+mod parsed;
 mod python;
 mod scan;
 mod spans;
@@ -20,14 +20,14 @@ use std::sync::Arc;
 pub use self::begin::CallFinder;
 use self::call::begun;
 pub use self::call::{Called, members};
-pub use self::heard::Heard;
 use self::loose::Loose;
-pub use self::manner::{CallStyle, Listening, Reasoning};
+pub use self::manner::{CallStyle, OutputFormat, Reasoning};
 use self::parameters::Telling;
 pub use self::parameters::{
     FUNCTION_CLOSE, FUNCTION_OPEN, Functions, Named, PARAMETER_CLOSE, PARAMETER_OPEN, guessed,
     worded,
 };
+pub use self::parsed::ParsedOutput;
 use self::scan::CallScan;
 pub use self::spans::Span;
 
@@ -76,7 +76,7 @@ enum At {
 
 /// Reads a completion piece by piece.
 #[derive(Clone, Debug)]
-pub struct Listener {
+pub struct OutputParser {
     calls: Option<CallStyle>,
     single: bool,
     tells_early: bool,
@@ -106,21 +106,21 @@ pub struct Listener {
     loose: Option<Loose>,
 }
 
-impl Listener {
+impl OutputParser {
     /// At the beginning of a completion.
-    pub fn new(listening: Listening) -> Self {
-        Self::among(listening, Arc::new(Named(Arc::default())))
+    pub fn new(output_format: OutputFormat) -> Self {
+        Self::among(output_format, Arc::new(Named(Arc::default())))
     }
 
     /// Like [`Self::new`], where it is known what arguments that are said as texts stand for.
-    pub fn among(listening: Listening, functions: Arc<dyn Functions>) -> Self {
-        let is_free = listening.calls.is_some() && !listening.held && functions.is_any();
+    pub fn among(output_format: OutputFormat, functions: Arc<dyn Functions>) -> Self {
+        let is_free = output_format.calls.is_some() && !output_format.held && functions.is_any();
         Self {
             loose: is_free.then(|| Loose::new(functions.clone())),
-            calls: listening.calls,
-            single: listening.single,
-            tells_early: listening.held,
-            at: match listening.reasoning {
+            calls: output_format.calls,
+            single: output_format.single,
+            tells_early: output_format.held,
+            at: match output_format.reasoning {
                 Reasoning::Never => At::Text,
                 Reasoning::Maybe => At::Opening,
                 Reasoning::Open => At::Thinking,
@@ -128,7 +128,7 @@ impl Listener {
             held: String::new(),
             settled: 0,
             ahead: 0,
-            scan: CallScan::new(listening.calls),
+            scan: CallScan::new(output_format.calls),
             telling: Telling::default(),
             functions,
             vain: 0,
@@ -616,5 +616,5 @@ fn overlap(text: &str, tag: &str) -> usize {
 }
 
 #[cfg(test)]
-#[path = "speech_tests.rs"]
+#[path = "output_tests.rs"]
 mod tests;
