@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use hone_domain::{ParsedOutput, Token};
 use serde_json::{Value, json};
 
-use super::{Begun, Events, Frame, Gathered, Merged, Sampled, Teller, add, gather, note_of};
+use super::{Begun, Events, Frame, Gathered, Merged, Sampled, StreamEncoder, add, gather, note_of};
 use crate::error::ApiError;
 use crate::sse;
 use hone_api_types::capture::told;
@@ -85,26 +85,26 @@ pub async fn whole(frame: Frame, mut merged: Merged, form: &Form) -> Result<Resp
 
 /// Tells tokens as events in vLLM's form.
 pub fn streamed(frame: Frame, merged: Merged, form: Form) -> Response {
-    let telling = Telling {
+    let encoder = GenerateEncoder {
         frame,
         form,
         begun: Begun::default(),
         sampled: Sampled::default(),
-        told: 0,
+        tokens_sent: 0,
     };
-    super::stream(telling, merged)
+    super::stream(encoder, merged)
 }
 
-struct Telling {
+struct GenerateEncoder {
     frame: Frame,
     form: Form,
     begun: Begun,
     sampled: Sampled,
     /// Tokens so far.
-    told: usize,
+    tokens_sent: usize,
 }
 
-impl Telling {
+impl GenerateEncoder {
     fn event(&self, mut choice: Value, hone: Option<&HoneNote>) -> Bytes {
         choice["index"] = json!(0);
         let id = self.form.request_id.clone();
@@ -123,7 +123,7 @@ impl Telling {
     }
 }
 
-impl Teller for Telling {
+impl StreamEncoder for GenerateEncoder {
     fn begin(&mut self, begun: Begun, _out: &mut Events) {
         self.begun = begun;
     }
@@ -140,7 +140,7 @@ impl Teller for Telling {
                 }
             }
             Piece::Token(delta, _, _) => {
-                self.told += 1;
+                self.tokens_sent += 1;
                 let mut choice = json!({"token_ids": [delta.token], "finish_reason": Value::Null});
                 if self.form.text {
                     choice["text"] = json!(delta.text);
@@ -151,12 +151,15 @@ impl Teller for Telling {
             }
             Piece::Ended(ended) => {
                 self.sampled.add(&ended);
-                let rest = self.frame.logprobs_behind(&ended, self.told);
+                let rest = self.frame.logprobs_behind(&ended, self.tokens_sent);
                 let mut choice = json!({
                     "finish_reason": finish_reason(ended.stop),
                     "logprobs": content_of(&self.frame, &rest),
                 });
-                add(&mut choice, &self.frame.captured((0, self.told), &ended));
+                add(
+                    &mut choice,
+                    &self.frame.captured((0, self.tokens_sent), &ended),
+                );
                 out.push_back(self.event(choice, Some(&HoneNote::of(&ended))));
             }
         }

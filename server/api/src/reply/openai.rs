@@ -5,7 +5,9 @@ use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use hone_domain::{Called, Part, Token, TurnId};
 
-use super::{Begun, Dialect, Events, Frame, Gathered, Merged, Sampled, Teller, gather, note_of};
+use super::{
+    Begun, Dialect, Events, Frame, Gathered, Merged, Sampled, StreamEncoder, gather, note_of,
+};
 use crate::error::ApiError;
 use crate::sse;
 use hone_api_types::capture::Captured;
@@ -152,7 +154,7 @@ fn text_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
 
 /// Answers with server-sent events.
 pub fn streamed(frame: Frame, merged: Merged) -> Response {
-    let choices = merged.choices().map(|choice| Telling {
+    let choices = merged.choices().map(|choice| ChoiceEncoder {
         index: choice.index,
         turn: choice.turn,
         chars: 0,
@@ -171,7 +173,7 @@ pub fn streamed(frame: Frame, merged: Merged) -> Response {
 }
 
 /// How far a choice is.
-struct Telling {
+struct ChoiceEncoder {
     index: u32,
     turn: TurnId,
     chars: usize,
@@ -210,11 +212,11 @@ struct Chunks {
     fingerprint: String,
     frame: Frame,
     begun: Begun,
-    choices: Vec<Telling>,
+    choices: Vec<ChoiceEncoder>,
     sampled: Sampled,
 }
 
-impl Teller for Chunks {
+impl StreamEncoder for Chunks {
     fn begin(&mut self, begun: Begun, out: &mut Events) {
         self.fingerprint = self.frame.fingerprint(begun.version);
         self.begun = begun;
@@ -415,7 +417,7 @@ impl Chunks {
 
     fn end(&mut self, at: usize, ended: &Ended, out: &mut Events) {
         self.sampled.add(ended);
-        let Telling {
+        let ChoiceEncoder {
             index,
             tokens,
             chars,
