@@ -168,7 +168,7 @@ async fn answer(
     context: RequestContext,
     (request, next): (Request, Next),
 ) -> Response {
-    let entered = http.bodies.enter(context.caller.counts_as(), request);
+    let entered = http.body_budget.enter(context.caller.counts_as(), request);
     let (mut request, _room) = match entered.await {
         Ok(entered) => entered,
         Err(error) => return error.into_response(),

@@ -4,8 +4,8 @@
 
 pub mod acts;
 pub mod anthropic;
-pub mod bodies;
 pub mod body;
+pub mod body_budget;
 mod config;
 pub mod cors;
 pub mod envelope;

@@ -12,8 +12,8 @@ use tokio::sync::Semaphore;
 
 use crate::HttpConfig;
 use crate::acts::Acts;
-use crate::bodies::Bodies;
 use crate::body::BodyLimits;
+use crate::body_budget::BodyBudget;
 use crate::guard::Guard;
 use crate::page::Page;
 use crate::replays::{Replaying, Replays};
@@ -84,8 +84,8 @@ pub struct Http {
     pub traffic: Traffic,
     /// Requests that decide something, which go on when their client leaves.
     pub acts: Arc<Acts>,
-    /// Room for large bodies.
-    pub bodies: Bodies,
+    /// Budget for large bodies.
+    pub body_budget: BodyBudget,
     /// Answers that retries get.
     pub replays: Arc<Replays>,
     /// Places for watchers of `/admin/v1/events`.

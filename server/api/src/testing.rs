@@ -34,7 +34,7 @@ use tower::ServiceExt;
 
 use super::Key;
 use super::acts::Acts;
-use super::bodies::Bodies;
+use super::body_budget::BodyBudget;
 use super::guard::Guard;
 use super::page::Page;
 use super::replays::Replays;
@@ -53,7 +53,7 @@ use hone_inference::eraser::Eraser;
 use hone_inference::learning::{Corrections, Lessons, Rules};
 use hone_inference::{BindingConfig, LearningConfig};
 use hone_inference::{
-    ByteLanguage, InferenceCounters, InferenceService, Language, Limits, Live, Places,
+    ByteLanguage, FairSemaphore, InferenceCounters, InferenceService, Language, Limits, Live,
 };
 use hone_monitor::traffic::Traffic;
 use hone_monitor::troubles::Troubles;
@@ -516,8 +516,8 @@ fn inference_of(
         counters: InferenceCounters::default(),
         live: Live::default(),
         telemetry: None,
-        embedding: Places::new(1),
-        apart: Places::new(2),
+        embedding: FairSemaphore::new(1),
+        apart: FairSemaphore::new(2),
         abort,
     })
 }
@@ -654,7 +654,7 @@ impl Stage {
                 Arc::new(move || under_way.get())
             },
             acts: Arc::new(Acts::new(config.connections_max)),
-            bodies: Bodies::new(&config),
+            body_budget: BodyBudget::new(&config),
             replays: Arc::new(replays),
             board,
             clock: clock.clone(),

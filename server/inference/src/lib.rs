@@ -13,11 +13,11 @@ pub mod computed;
 mod conduct;
 mod counters;
 pub mod eraser;
+mod fair_semaphore;
 mod language;
 pub mod learning;
 mod learning_config;
 pub mod paired;
-mod places;
 mod prepare;
 mod render;
 mod score;
@@ -53,9 +53,9 @@ pub use arguments::{Kinds, NOTES, named};
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, InferenceCounters};
+pub use fair_semaphore::{FairPermit, FairSemaphore};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
 pub use learning_config::{LearningConfig, Metric};
-pub use places::{Place, Places};
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
 pub use shape::{Calls, Loose, Pattern, Shape};
@@ -96,9 +96,9 @@ pub struct InferenceService {
     /// Traces and numbers for a collector, where one is configured.
     pub telemetry: Option<Arc<Telemetry>>,
     /// One embedding at a time, because each takes a thread from the others.
-    pub embedding: Places,
+    pub embedding: FairSemaphore,
     /// Places for work on long texts, which takes memory as well; one a core.
-    pub apart: Places,
+    pub apart: FairSemaphore,
     /// Ends every completion under way, when draining has taken too long.
     pub abort: Shutdown,
 }

@@ -27,7 +27,7 @@ use crate::hub::HubAccess;
 use crate::model::{self, Served};
 use hone_accounts::audit::Audit;
 use hone_api::acts::Acts;
-use hone_api::bodies::Bodies;
+use hone_api::body_budget::BodyBudget;
 use hone_api::guard::Guard;
 use hone_api::page::Page;
 use hone_api::replays::Replays;
@@ -36,7 +36,7 @@ use hone_api::{Http, Life, ModelNames, router};
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
-use hone_inference::{InferenceCounters, InferenceService, Live, Places};
+use hone_inference::{FairSemaphore, InferenceCounters, InferenceService, Live};
 use hone_monitor::telemetry::Telemetry;
 use hone_monitor::traffic::Traffic;
 use hone_monitor::watch::Watch;
@@ -229,8 +229,8 @@ fn inference_of(
         counters: InferenceCounters::default(),
         live: Live::default(),
         telemetry: resources.telemetry.clone(),
-        embedding: Places::new(1),
-        apart: Places::new(config.model.thread_count()),
+        embedding: FairSemaphore::new(1),
+        apart: FairSemaphore::new(config.model.thread_count()),
         abort: abort.signal(),
     }
 }
@@ -278,7 +278,7 @@ fn http_of(
         settings: Swap::new(config.settings().map_err(|error| error.to_string())?),
         page: Arc::new(Page::from_config(&config.console.page_dir)),
         acts: Arc::new(Acts::new(config.http.connections_max)),
-        bodies: Bodies::new(&config.http),
+        body_budget: BodyBudget::new(&config.http),
         replays: Arc::new(Replays::new(
             config.http.replay_limits(),
             resources.answers.clone(),

@@ -1,4 +1,4 @@
-//! Room for large bodies: all that are under way together have a bound.
+//! Budget for large request bodies: all that are under way together have a bound.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use super::error::ApiError;
 use crate::body::announced;
 use crate::config::HttpConfig;
-use hone_inference::{Place, Places};
+use hone_inference::{FairPermit, FairSemaphore};
 
 /// Smaller bodies are not counted.
 const COUNTED_FROM: usize = 16 << 10;
@@ -20,42 +20,42 @@ const UNIT: usize = 1 << 10;
 /// Callers that can fill the room only together.
 const SHARES: usize = 2;
 
-/// Room for the bodies of all requests.
+/// Budget of bytes for the bodies of all requests.
 #[derive(Debug)]
-pub struct Bodies {
-    places: Places,
+pub struct BodyBudget {
+    semaphore: FairSemaphore,
     body_bytes_max: usize,
     patience: Duration,
 }
 
-impl Bodies {
-    /// Room as it is configured.
+impl BodyBudget {
+    /// Budget as configured.
     pub fn new(config: &HttpConfig) -> Self {
         let units = config.bodies_bytes_max / UNIT;
         Self {
-            places: Places::shared(units, units / SHARES),
+            semaphore: FairSemaphore::shared(units, units / SHARES),
             body_bytes_max: config.body_bytes_max,
             patience: Duration::from_millis(config.body_timeout_ms),
         }
     }
 
-    /// Room for the body that a request announces, until it is dropped; none where that is small.
-    /// Once the body is read, the room is as large as it was.
+    /// Reserves bytes for the body that a request announces; nothing where that is small.
+    /// Once the body is read, the reservation shrinks to its length.
     pub async fn enter(
         &self,
         owner: &str,
         request: Request,
-    ) -> Result<(Request, Option<Room>), ApiError> {
+    ) -> Result<(Request, Option<Reservation>), ApiError> {
         let bytes = self.counted(request.headers());
         if bytes < COUNTED_FROM {
             return Ok((request, None));
         }
-        let place = self.places.enter(owner, bytes.div_ceil(UNIT));
+        let place = self.semaphore.enter(owner, bytes.div_ceil(UNIT));
         match tokio::time::timeout(self.patience, place).await {
             Ok(place) => {
-                let room = Room(Arc::new(Mutex::new(place.ok())));
+                let reservation = Reservation(Arc::new(Mutex::new(place.ok())));
                 let mut reading = Reading {
-                    room: room.clone(),
+                    reservation: reservation.clone(),
                     bytes: 0,
                 };
                 let request = request.map(|body| {
@@ -64,7 +64,7 @@ impl Bodies {
                         frame
                     }))
                 });
-                Ok((request, Some(room)))
+                Ok((request, Some(reservation)))
             }
             Err(_) => Err(ApiError::Overloaded {
                 message: "there is no room for a large body beside those under way (http.bodies_bytes_max); \
@@ -86,11 +86,11 @@ impl Bodies {
     }
 }
 
-/// Room of one body; its clones are the same room.
+/// Reservation of one body; its clones are the same reservation.
 #[derive(Clone, Debug)]
-pub struct Room(Arc<Mutex<Option<Place>>>);
+pub struct Reservation(Arc<Mutex<Option<FairPermit>>>);
 
-impl Room {
+impl Reservation {
     fn shrink(&self, bytes: usize) {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *place {
@@ -102,7 +102,7 @@ impl Room {
 
 /// A body while it is read.
 struct Reading {
-    room: Room,
+    reservation: Reservation,
     bytes: usize,
 }
 
@@ -114,7 +114,7 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.room.shrink(self.bytes);
+        self.reservation.shrink(self.bytes);
     }
 }
 
@@ -128,8 +128,8 @@ mod tests {
     const CHUNKED: Header = (header::TRANSFER_ENCODING, "chunked");
 
     /// Room for four bodies of the largest size.
-    fn bodies() -> Bodies {
-        Bodies::new(&HttpConfig {
+    fn budget() -> BodyBudget {
+        BodyBudget::new(&HttpConfig {
             body_bytes_max: 64 << 10,
             bodies_bytes_max: 256 << 10,
             body_timeout_ms: 30,
@@ -139,25 +139,25 @@ mod tests {
 
     /// Its status where there is no room.
     async fn enter(
-        bodies: &Bodies,
+        budget: &BodyBudget,
         owner: &str,
         (header, bytes): (&Header, usize),
-    ) -> Result<(Request, Option<Room>), u16> {
+    ) -> Result<(Request, Option<Reservation>), u16> {
         let request = Request::builder().header(&header.0, header.1);
         let request = request.body(Body::from(vec![b' '; bytes]));
-        let entered = bodies.enter(owner, request.expect("a request")).await;
+        let entered = budget.enter(owner, request.expect("a request")).await;
         entered.map_err(|error| error.class().0.as_u16())
     }
 
     #[tokio::test]
     async fn large_bodies_wait_for_each_other_and_an_owner_has_half() {
-        let bodies = bodies();
+        let budget = budget();
         let small = [
             (header::CONTENT_LENGTH, "16383"),
             (header::CONTENT_LENGTH, "65537"),
             (header::ACCEPT, "x"),
         ];
-        let enter = async |owner, header| enter(&bodies, owner, (header, 0)).await;
+        let enter = async |owner, header| enter(&budget, owner, (header, 0)).await;
         let first = enter("ann", &LARGE).await.expect("there is room");
         let second = enter("ann", &CHUNKED).await.expect("there is room");
         assert!(first.1.is_some() && second.1.is_some());
@@ -184,15 +184,15 @@ mod tests {
             (20_000, 20),
             (65_536, 64),
         ] {
-            let bodies = bodies();
-            let entered = enter(&bodies, "ann", (&CHUNKED, bytes)).await;
-            let (request, room) = entered.expect("there is room");
-            assert_eq!(bodies.places.free(), all - 64);
+            let budget = budget();
+            let entered = enter(&budget, "ann", (&CHUNKED, bytes)).await;
+            let (request, reservation) = entered.expect("there is room");
+            assert_eq!(budget.semaphore.free(), all - 64);
             let read = request.into_body().collect().await.expect("a body");
             assert_eq!(read.to_bytes().len(), bytes);
-            assert_eq!(bodies.places.free(), all - used, "{bytes}");
-            drop(room);
-            assert_eq!(bodies.places.free(), all);
+            assert_eq!(budget.semaphore.free(), all - used, "{bytes}");
+            drop(reservation);
+            assert_eq!(budget.semaphore.free(), all);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Places for work that takes a core: whoever asks for many waits behind those who ask for few.
+//! A fair semaphore for work that takes a core: whoever asks for many waits behind those who ask for few.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,7 +8,7 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 /// A bounded number of places. An owner stands in line for as many at once as it may have, and with what
 /// goes beyond that in a line of its own.
 #[derive(Debug)]
-pub struct Places {
+pub struct FairSemaphore {
     all: Arc<Semaphore>,
     of_one: usize,
     owners: Mutex<HashMap<String, Weak<Semaphore>>>,
@@ -16,13 +16,13 @@ pub struct Places {
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct FairPermit {
     of_all: OwnedSemaphorePermit,
     // Holds the owner's line as well.
     of_owner: OwnedSemaphorePermit,
 }
 
-impl Place {
+impl FairPermit {
     /// Gives all back but so many of the places that it is.
     pub fn shrink(&mut self, places: usize) {
         for permit in [&mut self.of_all, &mut self.of_owner] {
@@ -32,7 +32,7 @@ impl Place {
     }
 }
 
-impl Places {
+impl FairSemaphore {
     /// So many places, of which anybody may have all.
     pub fn new(count: usize) -> Self {
         Self::shared(count, count)
@@ -48,11 +48,11 @@ impl Places {
     }
 
     /// Waits for so many places, which are one then; never for more than an owner may have.
-    pub async fn enter(&self, owner: &str, places: usize) -> Result<Place, AcquireError> {
+    pub async fn enter(&self, owner: &str, places: usize) -> Result<FairPermit, AcquireError> {
         let places = u32::try_from(places.min(self.of_one)).unwrap_or(u32::MAX);
         let of_owner = self.line_of(owner).acquire_many_owned(places).await?;
         let of_all = self.all.clone().acquire_many_owned(places).await?;
-        Ok(Place { of_all, of_owner })
+        Ok(FairPermit { of_all, of_owner })
     }
 
     /// Places that nobody has.
@@ -81,10 +81,12 @@ mod tests {
 
     #[test]
     fn who_asks_for_many_waits_behind_who_asks_for_few() {
-        let places = Places::new(2);
+        let semaphore = FairSemaphore::new(2);
         let mut context = Context::from_waker(Waker::noop());
-        let mut many: Vec<_> = (0..4).map(|_| Box::pin(places.enter("many", 1))).collect();
-        let mut taken: Vec<Place> = Vec::new();
+        let mut many: Vec<_> = (0..4)
+            .map(|_| Box::pin(semaphore.enter("many", 1)))
+            .collect();
+        let mut taken: Vec<FairPermit> = Vec::new();
         for entering in &mut many[..2] {
             match entering.as_mut().poll(&mut context) {
                 Poll::Ready(Ok(place)) => taken.push(place),
@@ -93,7 +95,7 @@ mod tests {
         }
         assert!(many[2].as_mut().poll(&mut context).is_pending());
         assert!(many[3].as_mut().poll(&mut context).is_pending());
-        let mut few = pin!(places.enter("few", 1));
+        let mut few = pin!(semaphore.enter("few", 1));
         assert!(few.as_mut().poll(&mut context).is_pending());
         taken.pop();
         assert!(many[2].as_mut().poll(&mut context).is_pending());
@@ -102,7 +104,11 @@ mod tests {
         assert!(many[2].as_mut().poll(&mut context).is_ready());
         drop((many, taken));
         // Lines that nobody stands in are not kept.
-        assert!(pin!(places.enter("other", 1)).poll(&mut context).is_ready());
-        assert_eq!(places.owners.lock().unwrap().len(), 1);
+        assert!(
+            pin!(semaphore.enter("other", 1))
+                .poll(&mut context)
+                .is_ready()
+        );
+        assert_eq!(semaphore.owners.lock().unwrap().len(), 1);
     }
 }
