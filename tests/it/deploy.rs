@@ -38,8 +38,8 @@ fn matched_labels(query: &str) -> BTreeSet<(String, String)> {
 
 fn queries() -> Vec<String> {
     let text = std::fs::read_to_string(deploy().join("grafana/hone.json")).unwrap();
-    let board: Value = serde_json::from_str(&text).unwrap();
-    let panels = board["panels"].as_array().unwrap();
+    let registry: Value = serde_json::from_str(&text).unwrap();
+    let panels = registry["panels"].as_array().unwrap();
     let targets = panels
         .iter()
         .filter_map(|p| p["targets"].as_array())
@@ -47,7 +47,7 @@ fn queries() -> Vec<String> {
     let mut all: Vec<String> = targets
         .map(|t| t["expr"].as_str().unwrap().to_owned())
         .collect();
-    let variables = board["templating"]["list"].as_array().unwrap();
+    let variables = registry["templating"]["list"].as_array().unwrap();
     all.extend(
         variables
             .iter()

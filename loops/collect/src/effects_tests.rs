@@ -8,7 +8,7 @@ use hone_domain::{
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Inbox, ManualClock, Overflow, SeededIds, ShutdownTrigger, SystemClock, queue,
+    Inbox, ManualClock, Overflow, SeededIds, ShutdownTrigger, StatusRegistry, SystemClock, queue,
 };
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -43,7 +43,7 @@ async fn rig() -> Rig {
         carry: Carry::default(),
         clock: Arc::new(ManualClock::at(1_000)),
         config: Config::for_tests(),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let (outbox, wakes) = queue(4, Overflow::DropNewest);
     Rig {

@@ -25,7 +25,9 @@ use std::time::Duration;
 
 use hone_domain::SessionIndex;
 use hone_ledger::Ledger;
-use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
+use hone_runtime::{
+    Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, StatusRegistry, Wake, drive,
+};
 
 pub use carry::Carry;
 pub use config::Config;
@@ -35,7 +37,7 @@ pub use event::{
 };
 pub use state::State;
 
-/// The loop's name on the board.
+/// The loop's name in the status registry.
 pub const NAME: &str = "collect";
 
 /// The index that the gateway binds with. The gateway records ended turns into it.
@@ -56,8 +58,8 @@ pub struct Ctx {
     pub clock: Arc<dyn Clock>,
     /// The loop's settings.
     pub config: Config,
-    /// The status board.
-    pub board: Board,
+    /// The status registry.
+    pub registry: StatusRegistry,
 }
 
 /// Why the loop ended early.
@@ -87,7 +89,7 @@ pub async fn run(
         effects_in_flight_max: 16,
         drain_deadline: Duration::from_millis(config.drain_ms),
         clock: ctx.clock.clone(),
-        board: ctx.board.clone(),
+        registry: ctx.registry.clone(),
     };
     let drain_ms = config.drain_ms;
     let state = State::new(config, ctx.ids.clone());

@@ -9,7 +9,7 @@ use hone_domain::{
 use hone_ledger::TurnView;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Inbox, Overflow, SeededIds, ShutdownTrigger, SystemClock, SystemIds, queue,
+    Inbox, Overflow, SeededIds, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, queue,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -78,7 +78,7 @@ async fn rig(model: bool) -> Rig {
         ids: Arc::new(SystemIds),
         clock: Arc::new(SystemClock::default()),
         config,
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let (wake, inbox) = queue(4, Overflow::DropNewest);
     Rig {
@@ -185,7 +185,7 @@ async fn calls_that_hang_strand_nothing() {
             }
         }
     }
-    let numbers = rig.ctx.board.snapshot()["judge"].numbers.clone();
+    let numbers = rig.ctx.registry.snapshot()["judge"].numbers.clone();
     let counted = numbers["cost_total"];
     let answers = numbers["prompt_tokens_total"] / 400.0;
     assert!((counted - answers * 220e-6).abs() < 1e-9, "{counted}");

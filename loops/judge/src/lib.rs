@@ -42,7 +42,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_ledger::Ledger;
-use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
+use hone_runtime::{
+    Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, StatusRegistry, Wake, drive,
+};
 
 pub use breaker::Breaker;
 pub use checking::{Doing, Done};
@@ -85,7 +87,7 @@ pub fn check_answer(turn: &hone_domain::Turn, answer: String) -> Option<f32> {
     verify::decide(&findings)?.score
 }
 
-/// The loop's name on the board.
+/// The loop's name in the status registry.
 pub const NAME: &str = "judge";
 
 /// What the loop works with.
@@ -107,8 +109,8 @@ pub struct Ctx {
     pub clock: Arc<dyn Clock>,
     /// The loop's settings.
     pub config: Config,
-    /// The status board.
-    pub board: Board,
+    /// The status registry.
+    pub registry: StatusRegistry,
 }
 
 /// Why the loop ended early.
@@ -143,7 +145,7 @@ pub async fn run(
         effects_in_flight_max: config.in_hand_max * 4 + votes + config.checks_in_flight_max + 4,
         drain_deadline: Duration::from_millis(config.drain_ms),
         clock: ctx.clock.clone(),
-        board: ctx.board.clone(),
+        registry: ctx.registry.clone(),
     };
     let drain_ms = config.drain_ms;
     let audits = ctx.ledger.audits().await;

@@ -7,12 +7,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::{Board, Clock, Effects, Event, Inbox, LoopPhase, LoopState, Shutdown};
+use crate::{Clock, Effects, Event, Inbox, LoopPhase, LoopState, Shutdown, StatusRegistry};
 
 /// How a loop is driven.
 #[derive(Clone)]
 pub struct DriveConfig {
-    /// The loop's name on the board.
+    /// The loop's name in the status registry.
     pub name: &'static str,
     /// How often it looks for work that no message announced.
     pub tick: Duration,
@@ -22,8 +22,8 @@ pub struct DriveConfig {
     pub drain_deadline: Duration,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The board.
-    pub board: Board,
+    /// The status registry.
+    pub registry: StatusRegistry,
 }
 
 /// How a drive ended.
@@ -47,7 +47,7 @@ where
     R: LoopState,
     H: Effects<R>,
 {
-    let switch = config.board.enter(config.name);
+    let switch = config.registry.enter(config.name);
     let mut running = FuturesUnordered::new();
     let mut waiting = std::collections::VecDeque::new();
     let mut ticks = interval(config.tick);
@@ -91,7 +91,7 @@ where
         let paused = draining.is_none() && switch.is_paused();
         if paused {
             config
-                .board
+                .registry
                 .update(config.name, |s| s.state = LoopPhase::Paused);
         }
         next = tokio::select! {
@@ -119,7 +119,7 @@ fn write_status<R: LoopState>(
     in_flight: usize,
 ) {
     let stats = inbox.stats();
-    config.board.update(config.name, |s| {
+    config.registry.update(config.name, |s| {
         s.state = phase;
         s.steps += 1;
         s.last_step_ms = config.clock.now_ms();

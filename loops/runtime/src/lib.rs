@@ -18,7 +18,7 @@ pub use drive::{DriveConfig, Ended, drive};
 pub use latest::{Latest, LatestReader};
 pub use queue::{Inbox, Outbox, Overflow, QueueStats, queue};
 pub use shutdown::{Shutdown, ShutdownTrigger};
-pub use status::{Board, LoopPhase, LoopStatus, Switch};
+pub use status::{LoopPhase, LoopStatus, StatusRegistry, Switch};
 pub use supervise::{Backoff, supervise};
 pub use traits::{Effects, Event, LoopState};
 

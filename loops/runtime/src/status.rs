@@ -24,7 +24,7 @@ pub enum LoopPhase {
     Stopped,
 }
 
-/// A loop's entry on the board.
+/// A loop's entry in the status registry.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoopStatus {
     /// Its condition.
@@ -120,12 +120,12 @@ impl Switch {
 
 type Entries = BTreeMap<&'static str, (LoopStatus, Switch)>;
 
-/// The board all loops write on.
+/// Registry of the status of every loop.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Entries>>);
+pub struct StatusRegistry(Arc<Mutex<Entries>>);
 
-impl Board {
-    /// An empty board.
+impl StatusRegistry {
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }

@@ -32,7 +32,7 @@ pub trait LoopState: Send + 'static {
     /// Whether nothing is under way.
     fn is_idle(&self) -> bool;
 
-    /// Named numbers for the status board.
+    /// Named numbers for the status registry.
     fn observe(&self) -> Vec<(&'static str, f64)>;
 }
 

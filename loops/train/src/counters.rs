@@ -1,4 +1,4 @@
-//! The loop's numbers, as the board shows them.
+//! The loop's numbers, as the status registry shows them.
 
 use hone_domain::{Millis, Reason};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{Blobs, OnTrial, Policies, Scope};
 use hone_ledger::{Ledger, LedgerError, Publish, Ready, Refusal};
-use hone_runtime::{Board, Effects, Latest, Shutdown, Switch};
+use hone_runtime::{Effects, Latest, Shutdown, StatusRegistry, Switch};
 
 use crate::claim::Claimer;
 use crate::event::{Effect, PublishOutcome, Report};
@@ -46,7 +46,7 @@ pub struct TrainEffects {
     pub(crate) priority: Priority,
     pub(crate) switch: Switch,
     pub(crate) shutdown: Shutdown,
-    pub(crate) board: Board,
+    pub(crate) registry: StatusRegistry,
 }
 
 /// Takes down what is shown when the job ends, however it does.
@@ -154,9 +154,9 @@ impl TrainEffects {
             },
             serving: ctx.serving,
             priority: ctx.priority,
-            switch: ctx.board.enter(NAME),
+            switch: ctx.registry.enter(NAME),
             shutdown,
-            board: ctx.board,
+            registry: ctx.registry,
         })
     }
 
@@ -341,7 +341,7 @@ impl TrainEffects {
 
     fn complain(&self, doing: &str, error: &str) {
         tracing::warn!(loop_name = NAME, doing, error, "failed");
-        self.board.update(NAME, |status| {
+        self.registry.update(NAME, |status| {
             status.last_error = Some(format!("could not {doing}: {error}"));
         });
     }

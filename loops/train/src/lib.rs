@@ -61,7 +61,9 @@ use std::time::Duration;
 
 use hone_domain::{Blobs, Policies, Token};
 use hone_ledger::{Ledger, Versions};
-use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, Wake, drive};
+use hone_runtime::{
+    Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, StatusRegistry, Wake, drive,
+};
 
 pub use config::{
     AdapterPrecision, CanaryConfig, Config, ContextConfig, GateConfig, LearnerConfig, PruneConfig,
@@ -95,7 +97,7 @@ pub use watch::{
     Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
 };
 
-/// The loop's name on the board.
+/// The loop's name in the status registry.
 pub const NAME: &str = "train";
 
 /// How much is served.
@@ -139,8 +141,8 @@ pub struct Ctx {
     pub under_way: Latest<Option<UnderWay>>,
     /// Its keys.
     pub config: Config,
-    /// The board.
-    pub board: Board,
+    /// The status registry.
+    pub registry: StatusRegistry,
 }
 
 /// Why the loop ended badly.
@@ -163,7 +165,7 @@ pub enum Error {
 /// See [`Error`].
 pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;
-    let (config, clock, board) = (ctx.config.clone(), ctx.clock.clone(), ctx.board.clone());
+    let (config, clock, registry) = (ctx.config.clone(), ctx.clock.clone(), ctx.registry.clone());
     let effects = TrainEffects::start(ctx, shutdown.clone())?;
     let ahead = effects.clone();
     tokio::spawn(async move { ahead.prepare().await });
@@ -173,7 +175,7 @@ pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(),
         effects_in_flight_max: 4,
         drain_deadline: Duration::from_millis(config.drain_deadline_ms),
         clock,
-        board,
+        registry,
     };
     match drive(Train::new(config), effects, inbox, (shutdown, driven)).await {
         Ended::Drained => Ok(()),

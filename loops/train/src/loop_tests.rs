@@ -404,7 +404,7 @@ async fn a_pause_stops_the_step_and_a_resume_does_it_after_all() {
     house
         .until(50, || async { began.load(Ordering::SeqCst) == 1 })
         .await;
-    let switch = house.board.switch(NAME).unwrap();
+    let switch = house.registry.switch(NAME).unwrap();
     switch.pause(true);
     let free = || async {
         house

@@ -1,4 +1,4 @@
-//! `/metrics` as text. Everything that is counted already lives in snapshots (board, engine,
+//! `/metrics` as text. Everything that is counted already lives in snapshots (status registry, engine,
 //! gateway, traffic), so a renderer of one page is all it takes. Names follow vLLM's habit, so that
 //! dashboards and autoscalers written for it need only another prefix.
 
@@ -271,11 +271,11 @@ const LOOPS: &[LoopRow] = &[
 const BESIDE: [&str; 2] = ["loop_up", "loop_restarts_total"];
 
 fn loops(page: &mut Page, http: &Http) {
-    let board = http.board.snapshot();
+    let registry = http.registry.snapshot();
     for (name, kind, help, read) in LOOPS {
         page.family(name, kind, help);
         let told = |one: &str| BESIDE.contains(name) || Loop::named(one).is_some();
-        for (one, status) in board.iter().filter(|(one, _)| told(one)) {
+        for (one, status) in registry.iter().filter(|(one, _)| told(one)) {
             page.value(name, &[("loop", one)], read(status));
         }
     }
@@ -284,11 +284,11 @@ fn loops(page: &mut Page, http: &Http) {
         "counter",
         "Turns by how far their hints came since the start.",
     );
-    for (stage, count) in funnel(&board) {
+    for (stage, count) in funnel(&registry) {
         page.value("funnel_total", &[("stage", stage)], count as f64);
     }
     page.family("loop_number", "gauge", "The loops' own numbers.");
-    for (one, status) in &board {
+    for (one, status) in &registry {
         for (name, value) in &status.numbers {
             page.value("loop_number", &[("loop", one), ("name", name)], *value);
         }

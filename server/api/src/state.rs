@@ -7,7 +7,7 @@ use std::time::Instant;
 use hone_collect::Input;
 use hone_domain::{AdapterImporter, Policies};
 use hone_ledger::{Ledger, Personal, Versions};
-use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
+use hone_runtime::{Clock, Ids, Latest, Outbox, StatusRegistry};
 use tokio::sync::Semaphore;
 
 use crate::HttpConfig;
@@ -59,7 +59,7 @@ pub struct Http {
     /// The training job under way.
     pub under_way: Arc<dyn Fn() -> Option<TrainingJob> + Send + Sync>,
     /// The loops' conditions.
-    pub board: Board,
+    pub registry: StatusRegistry,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Identifiers.
@@ -167,7 +167,7 @@ impl Http {
             ledger: self.ledger.clone(),
             versions: self.versions.clone(),
             policies: self.policies.reader(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
             clock: self.clock.clone(),
             serving: self
                 .inference

@@ -22,8 +22,8 @@ use hone_kernels::Executor;
 use hone_ledger::{FeedbackOutcome, LateTurns, People};
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
-    queue,
+    Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
+    StatusRegistry, queue,
 };
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats, HeldGrammar};
 use http_body_util::BodyExt;
@@ -631,8 +631,8 @@ impl Stage {
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &inference));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let replays = Replays::new(config.replay_limits(), ledger.clone());
-        let (board, under_way) = (Board::new(), Latest::new(None));
-        board.enter("judge");
+        let (registry, under_way) = (StatusRegistry::new(), Latest::new(None));
+        registry.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
         let http = Arc::new(Http {
             paired: Arc::default(),
@@ -656,7 +656,7 @@ impl Stage {
             acts: Arc::new(Acts::new(config.connections_max)),
             body_budget: BodyBudget::new(&config),
             replays: Arc::new(replays),
-            board,
+            registry,
             clock: clock.clone(),
             ids,
             config,

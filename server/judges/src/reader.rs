@@ -10,7 +10,7 @@ use hone_domain::{NextKind, Token};
 use hone_judge::reading::{Example, Probe, Reading, Seen, shortened};
 use hone_judge::rules::{Exchange, judge_reply};
 use hone_judge::{Reader, ReadingConfig, labelled};
-use hone_runtime::{Board, LoopPhase, Shutdown};
+use hone_runtime::{LoopPhase, Shutdown, StatusRegistry};
 use hone_serve::{Backend, Cancel};
 use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use hone_inference::Language;
 
-/// Its name on the board.
+/// Its name in the status registry.
 const NAME: &str = "reading";
 
 /// Reads with what serves here.
@@ -127,7 +127,7 @@ pub struct ReaderParts {
     /// The data folder.
     pub folder: PathBuf,
     /// Says whether it reads.
-    pub board: Board,
+    pub registry: StatusRegistry,
     /// Ends the fit.
     pub shutdown: Shutdown,
     /// Whether training computes, for which the fit waits.
@@ -172,9 +172,9 @@ impl BaseReader {
 
 /// Takes the probe of before, or fits one and keeps it.
 fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
-    let _switch = parts.board.enter(NAME);
+    let _switch = parts.registry.enter(NAME);
     parts
-        .board
+        .registry
         .update(NAME, |status| status.state = LoopPhase::Starting);
     let began = Instant::now();
     let path = place(parts);
@@ -205,20 +205,20 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
                 ("wishes_share", crossed.wishes),
             ];
             keep(&path, &found);
-            parts.board.update(NAME, |status| {
+            parts.registry.update(NAME, |status| {
                 status.state = LoopPhase::Running;
                 status.numbers.extend(numbers);
             });
             let _first = probe.set(found).is_ok();
         }
-        Err(why) => off(&parts.board, &why),
+        Err(why) => off(&parts.registry, &why),
     }
 }
 
 /// Says that the rules alone read replies, and why.
-pub(super) fn off(board: &Board, why: &str) {
-    let _switch = board.enter(NAME);
-    board.update(NAME, |status| {
+pub(super) fn off(registry: &StatusRegistry, why: &str) {
+    let _switch = registry.enter(NAME);
+    registry.update(NAME, |status| {
         status.state = LoopPhase::Stopped;
         status.numbers.insert("on", 0.0);
     });

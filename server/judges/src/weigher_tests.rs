@@ -23,7 +23,8 @@ use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_nn::{Adapter, Model, load_model, peft, score};
 use hone_runtime::{
-    Board, Ids as _, Latest, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue,
+    Ids as _, Latest, Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, Wake,
+    queue,
 };
 use hone_serve::{Backend as _, Engine, ServeCtx};
 use hone_text::folder::ModelFolder;
@@ -72,7 +73,7 @@ fn world() -> World {
         policies: policies.reader(),
         clock: Arc::new(SystemClock::default()),
         config: hone_serve::Config::for_tests(),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     });
     let engine = Arc::new(engine.unwrap());
     let parts = BaseParts {
@@ -293,7 +294,7 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
             model: Some(model),
             ..Config::for_tests()
         },
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let (wake, inbox) = queue(1, Overflow::DropOldest);
     let (to_train, _woken) = queue(1, Overflow::DropOldest);

@@ -12,7 +12,7 @@ use hone_domain::{
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Clock, Outbox, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue,
+    Clock, Outbox, Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, Wake, queue,
 };
 use hone_serve::{Backend, NullBackend};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
         carry: Carry::default(),
         clock: clock.clone(),
         config: bench.config.collect.clone(),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let stop = ShutdownTrigger::new();
     let running = tokio::spawn(hone_collect::run(ctx, inbox, to_judge, stop.signal()));

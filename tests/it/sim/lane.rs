@@ -153,7 +153,7 @@ where
         }
     }
 
-    /// A number of its board.
+    /// A number of its status.
     pub(super) fn number(&self, name: &str) -> u64 {
         let numbers = self.state.observe();
         let found = numbers.iter().find(|(key, _)| *key == name);

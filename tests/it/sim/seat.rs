@@ -130,7 +130,7 @@ where
         self.draining && idle && self.effects.is_empty() && self.reports.is_empty()
     }
 
-    /// A number of the board; 0 where the loop is down.
+    /// A number of the status registry; 0 where the loop is down.
     pub(super) fn number(&self, name: &str) -> u64 {
         let numbers = self.at_work.as_ref().map(|(state, _)| state.observe());
         let found = numbers.and_then(|all| all.into_iter().find(|(key, _)| *key == name));

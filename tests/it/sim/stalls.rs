@@ -14,7 +14,7 @@ use hone_judge::JudgeEffects;
 use hone_ledger::{FeedbackOutcome, Ledger};
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{
-    Board, Clock, Ids, ManualClock, Overflow, SeededIds, ShutdownTrigger, Wake, queue,
+    Clock, Ids, ManualClock, Overflow, SeededIds, ShutdownTrigger, StatusRegistry, Wake, queue,
 };
 use hone_train::{Train, TrainEffects};
 use tokio::sync::oneshot;
@@ -173,7 +173,7 @@ struct Resources {
     raw: Arc<SqliteLedger>,
     clock: Arc<ManualClock>,
     ids: Arc<SeededIds>,
-    board: Board,
+    registry: StatusRegistry,
     gateway: Gateway,
 }
 
@@ -186,7 +186,7 @@ impl Resources {
             carry: Carry::default(),
             clock: self.clock.clone(),
             config: collect_config(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
@@ -200,7 +200,7 @@ impl Resources {
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: judge_config(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
@@ -223,7 +223,7 @@ impl Resources {
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: train_config(self.folder.path()),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 }
@@ -242,7 +242,7 @@ impl Run {
             raw,
             clock: Arc::new(ManualClock::at(BEGINNING_MS)),
             ids: Arc::new(SeededIds::new(2)),
-            board: Board::new(),
+            registry: StatusRegistry::new(),
             gateway: gateway(to_collect),
         };
         let stop = ShutdownTrigger::new();

@@ -11,8 +11,8 @@ use hone_judge::JudgeEffects;
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Clock, Event, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, Wake,
-    queue,
+    Clock, Event, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger,
+    StatusRegistry, Wake, queue,
 };
 use hone_train::{Train, TrainEffects};
 
@@ -123,7 +123,7 @@ pub(super) struct World {
     rng: Rng,
     clock: Arc<ManualClock>,
     ids: Arc<SeededIds>,
-    board: Board,
+    registry: StatusRegistry,
     carry: Carry,
     stop: ShutdownTrigger,
     trainer: Arc<FakeTrainer>,
@@ -234,7 +234,7 @@ impl World {
             rng: Rng::new(seed),
             clock: Arc::new(ManualClock::at(BEGINNING_MS)),
             ids: Arc::new(SeededIds::new(seed)),
-            board: Board::new(),
+            registry: StatusRegistry::new(),
             carry: Carry::default(),
             stop: ShutdownTrigger::new(),
             trainer: Arc::new(FakeTrainer::new()),
@@ -282,7 +282,7 @@ impl World {
                     ids: self.ids.clone(),
                     clock: self.clock.clone(),
                     config: judge_config(),
-                    board: self.board.clone(),
+                    registry: self.registry.clone(),
                 };
                 let state = hone_judge::State::new(judge_config(), self.ids.clone(), false);
                 let effects = JudgeEffects::new(ctx, self.to_train.clone());
@@ -305,7 +305,7 @@ impl World {
             carry: self.carry.clone(),
             clock: self.clock.clone(),
             config: self.collect_config.clone(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
@@ -323,7 +323,7 @@ impl World {
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: self.train_config.clone(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 

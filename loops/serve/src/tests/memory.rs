@@ -178,10 +178,10 @@ fn a_device_that_goes_on_failing_ends_the_engine() {
     assert!(matches!(error, ServeError::Internal(_)), "{error:?}");
     assert!(!world.engine.is_live());
     assert_eq!(world.engine.stats().step_failures_total, 3);
-    until("the board", || {
-        world.board.snapshot()["serve"].state == LoopPhase::Stopped
+    until("the registry", || {
+        world.registry.snapshot()["serve"].state == LoopPhase::Stopped
     });
-    let told = world.board.snapshot()["serve"].last_error.clone();
+    let told = world.registry.snapshot()["serve"].last_error.clone();
     assert!(
         told.as_ref()
             .is_some_and(|e| e.contains("has stopped working")),

@@ -46,7 +46,7 @@ fn between_steps(world: &World) {
     };
     world.engine.commands.send(command).unwrap();
     until("the step to be counted", || {
-        let last = world.board.snapshot()["serve"].last_error.clone();
+        let last = world.registry.snapshot()["serve"].last_error.clone();
         last.is_some_and(|last| last.contains(&error))
     });
 }

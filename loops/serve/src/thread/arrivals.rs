@@ -6,7 +6,7 @@ use std::time::Instant;
 use hone_domain::{Digest, Policy, PolicyChoice, PolicyVersion, Scope, ServeError, StopReason};
 
 use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted, withdrawn};
-use crate::engine::{Life, ROOM};
+use crate::engine::{Life, NAME};
 use crate::loads::Room;
 use crate::sequence::Sequence;
 use crate::thread::Core;
@@ -106,7 +106,9 @@ impl Core {
             let error = "the thread that loads adapters is gone; the engine gives up";
             tracing::error!(error);
             let told = error.to_owned();
-            self.ctx.board.update(ROOM, |s| s.last_error = Some(told));
+            self.ctx
+                .registry
+                .update(NAME, |s| s.last_error = Some(told));
             self.ctx.shared.set_life(Life::Failed);
         }
     }
@@ -159,8 +161,8 @@ impl Core {
             self.ctx.shared.counters.swap_failures.fetch_add(1, Relaxed);
             tracing::warn!(error, "an adapter could not be loaded");
             self.ctx
-                .board
-                .update(ROOM, |s| s.last_error = Some(format!("adapter {error}")));
+                .registry
+                .update(NAME, |s| s.last_error = Some(format!("adapter {error}")));
         }
         if changed.load {
             self.load(wanted.clone());
@@ -194,7 +196,9 @@ impl Core {
             "a served adapter is not what was published"
         );
         let text = format!("adapter {error}; it is not served any more");
-        self.ctx.board.update(ROOM, |s| s.last_error = Some(text));
+        self.ctx
+            .registry
+            .update(NAME, |s| s.last_error = Some(text));
         self.count_adapters();
     }
 
@@ -312,18 +316,18 @@ mod tests {
     use hone_domain::Scope;
     use hone_kernels::Executor;
     use hone_nn::Runner;
-    use hone_runtime::{Board, SystemClock};
+    use hone_runtime::{StatusRegistry, SystemClock};
 
     use crate::Config;
     use crate::adapters::Wanted;
-    use crate::engine::{Life, ROOM};
+    use crate::engine::{Life, NAME};
     use crate::tests::support::World;
     use crate::thread::{Core, CoreCtx};
 
     #[test]
     fn without_a_loader_the_engine_gives_up() {
         let world = World::new();
-        let (shared, board) = (Arc::clone(&world.engine.shared), Board::new());
+        let (shared, registry) = (Arc::clone(&world.engine.shared), StatusRegistry::new());
         let (_commands, inbox) = std::sync::mpsc::channel();
         let (jobs, reader) = tokio::sync::mpsc::channel(1);
         let executor = Arc::new(Executor::new(1));
@@ -336,7 +340,7 @@ mod tests {
             policies: world.policies.reader(),
             clock: Arc::new(SystemClock::default()),
             config: Config::for_tests(),
-            board: board.clone(),
+            registry: registry.clone(),
             blocks_each: usize::MAX,
             inbox,
             jobs,
@@ -349,7 +353,7 @@ mod tests {
         core.load(Wanted::Newest(Scope::of("b", None)));
         core.begin_loads();
         assert_eq!(shared.live(), Life::Failed);
-        let told = board.snapshot()[ROOM].last_error.clone().unwrap();
+        let told = registry.snapshot()[NAME].last_error.clone().unwrap();
         assert!(told.contains("loads adapters is gone"), "{told}");
     }
 }

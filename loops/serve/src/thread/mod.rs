@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use hone_domain::{Delta, Digest, Policies, ServeError, StopReason};
 use hone_kernels::Executor;
 use hone_nn::{Model, Runner, blocks_out_of_sight};
-use hone_runtime::{Board, Clock, LatestReader, LoopPhase, Switch};
+use hone_runtime::{Clock, LatestReader, LoopPhase, StatusRegistry, Switch};
 use tokio::sync::mpsc;
 
 use crate::adapters::{AdapterTable, TableLimits, Wanted};
 use crate::config::Config;
 use crate::cost::StepCost;
-use crate::engine::{Command, Life, ROOM, Shared};
+use crate::engine::{Command, Life, NAME, Shared};
 use crate::fair::{Turns, Waiter};
 use crate::loads::Loads;
 use crate::plan::{Place, Plan, PlanScratch, View};
@@ -40,7 +40,7 @@ const HELD_LOOK: Duration = Duration::from_millis(2);
 const PARKED_LOOK: Duration = Duration::from_millis(50);
 /// Most adapters whose damages are told apart.
 const DAMAGES_MAX: usize = 1_024;
-/// Least time between two entries on the board while working.
+/// Least time between two entries in the status registry while working.
 const BOARD_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct CoreCtx {
@@ -52,7 +52,7 @@ pub(crate) struct CoreCtx {
     pub(crate) policies: LatestReader<Policies>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: Config,
-    pub(crate) board: Board,
+    pub(crate) registry: StatusRegistry,
     pub(crate) blocks_each: usize,
     pub(crate) inbox: Receiver<Command>,
     pub(crate) jobs: mpsc::Sender<Wanted>,
@@ -160,7 +160,7 @@ impl Core {
             scopes_max: ctx.config.scopes_known_max,
             retry_ms: i64::try_from(ctx.config.load_retry_ms).unwrap_or(i64::MAX / 2),
         };
-        let switch = ctx.board.enter(ROOM);
+        let switch = ctx.registry.enter(NAME);
         Self {
             switch,
             table: AdapterTable::new(limits),
@@ -390,7 +390,9 @@ impl Core {
             error,
             "the requests of this step fail; the others are computed again"
         );
-        self.ctx.board.update(ROOM, |s| s.last_error = Some(error));
+        self.ctx
+            .registry
+            .update(NAME, |s| s.last_error = Some(error));
         // Whatever the step left half-done is not trusted: all blocks are given up.
         self.pool = BlockPool::new(self.ctx.shared.kv_blocks);
         self.ctx.runner.reset();
@@ -448,7 +450,7 @@ impl Core {
         }
     }
 
-    /// Writes its condition on the board.
+    /// Writes its condition in the status registry.
     fn show(&mut self, state: LoopPhase) {
         self.board_at = Instant::now();
         let counters = &self.ctx.shared.counters;
@@ -476,7 +478,7 @@ impl Core {
             ),
         ];
         let (steps, running) = (self.step, self.running.len());
-        self.ctx.board.update(ROOM, |s| {
+        self.ctx.registry.update(NAME, |s| {
             s.state = state;
             if s.steps != steps {
                 s.last_step_ms = now_ms;

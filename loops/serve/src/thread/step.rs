@@ -7,7 +7,7 @@ use hone_domain::{Delta, ServeError, StopReason};
 use hone_nn::DeviceError;
 use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
-use crate::engine::{Life, ROOM};
+use crate::engine::{Life, NAME};
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
@@ -90,7 +90,9 @@ impl Core {
     fn not_computed(&mut self, error: &DeviceError) {
         self.ctx.shared.counters.step_failures.fetch_add(1, Relaxed);
         let said = error.to_string();
-        self.ctx.board.update(ROOM, |s| s.last_error = Some(said));
+        self.ctx
+            .registry
+            .update(NAME, |s| s.last_error = Some(said));
         let rows = self.plan.rows.len();
         if !matches!(error, DeviceError::Memory { .. }) {
             self.failed_in_a_row += 1;

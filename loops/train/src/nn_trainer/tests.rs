@@ -308,7 +308,7 @@ pub(super) async fn rises(config: Config) -> House {
     assert!(
         house.number("versions_total") >= 20.0,
         "{:?}",
-        house.board.snapshot()
+        house.registry.snapshot()
     );
     assert!(house.number("parity_tokens_total") > 24.0 * 16.0);
     assert_eq!(house.number("parity_mismatches"), 0.0);

@@ -195,7 +195,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         }
     });
     let inference = http.inference.as_ref();
-    let loops = http.board.snapshot();
+    let loops = http.registry.snapshot();
     Json(StatusReply {
         version: env!("CARGO_PKG_VERSION"),
         uptime_s: http.started.elapsed().as_secs(),
@@ -259,7 +259,7 @@ impl Watcher {
             }
             let mut event = Event {
                 at_ms: 0,
-                loops: self.http.board.snapshot(),
+                loops: self.http.registry.snapshot(),
                 engine: engine(&self.http),
                 scopes_with_policy: self.http.policies.get().len(),
             };
@@ -347,8 +347,8 @@ pub struct LoopReply {
 }
 
 async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Reply<LoopReply> {
-    // The work beside the loops is on the board too, and goes on.
-    let switch = Loop::named(&name).and_then(|_| http.board.switch(&name));
+    // The work beside the loops is in the status registry too, and goes on.
+    let switch = Loop::named(&name).and_then(|_| http.registry.switch(&name));
     let Some(switch) = switch else {
         let shown: String = name.chars().take(100).collect();
         return Err(ApiError::NotFound(format!(

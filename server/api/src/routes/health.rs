@@ -31,13 +31,13 @@ pub async fn readyz(State(http): State<Arc<Http>>) -> Response {
         return not_ready(why);
     }
     // An engine without work learns of its switch with the next request.
-    let switch = http.board.switch("serve");
+    let switch = http.registry.switch("serve");
     if switch.is_some_and(|switch| switch.is_paused()) {
         return not_ready(
             "the serve loop is switched off; POST /admin/v1/loops/serve/resume switches it on",
         );
     }
-    let serve = http.board.snapshot().get("serve").map(|s| s.state);
+    let serve = http.registry.snapshot().get("serve").map(|s| s.state);
     match serve {
         Some(LoopPhase::Stopped | LoopPhase::Restarting) => {
             not_ready("the serve loop does not run at present")

@@ -10,9 +10,9 @@ use crate::testing::{Recorder, Stage, request};
 async fn stage() -> Stage {
     let stage = Stage::new(Recorder::Collects).await;
     for name in ["serve", "collect", "judge", "train"] {
-        stage.http.board.enter(name);
+        stage.http.registry.enter(name);
         let running = hone_runtime::LoopPhase::Running;
-        stage.http.board.update(name, |s| s.state = running);
+        stage.http.registry.update(name, |s| s.state = running);
     }
     stage
 }
@@ -118,7 +118,7 @@ async fn the_sentence_and_the_alerts_follow_the_loops() {
         (&json!("soon"), &json!([]))
     );
     let paused = hone_runtime::LoopPhase::Paused;
-    stage.http.board.update("train", |s| s.state = paused);
+    stage.http.registry.update("train", |s| s.state = paused);
     let at = sampled(&stage, 2).await[0];
     let json = stage.get("/admin/v1/why").await.json();
     assert_eq!(json["learning"], "no");
@@ -133,7 +133,7 @@ async fn the_sentence_and_the_alerts_follow_the_loops() {
     );
     assert_eq!(alert["severity"], "warn");
     let running = hone_runtime::LoopPhase::Running;
-    stage.http.board.update("train", |s| s.state = running);
+    stage.http.registry.update("train", |s| s.state = running);
     sampled(&stage, 1).await;
     let json = stage.get("/admin/v1/why").await.json();
     assert_eq!(json["alerts"], json!([]));

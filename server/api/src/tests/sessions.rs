@@ -2,7 +2,7 @@
 
 use hone_collect::{Carry, Config, Ctx, Input};
 use hone_domain::{NextKind, ServeError, StopReason};
-use hone_runtime::{Board, Overflow, ShutdownTrigger, queue};
+use hone_runtime::{Overflow, ShutdownTrigger, StatusRegistry, queue};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -106,7 +106,7 @@ async fn answered(stage: &Stage) -> Option<String> {
         carry: Carry::default(),
         clock: stage.clock.clone(),
         config: Config::for_tests(),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let stop = ShutdownTrigger::new();
     stop.pull();

@@ -7,7 +7,7 @@ use hone_collect::Input;
 use hone_domain::Loop;
 use hone_kernels::Executor;
 use hone_runtime::{
-    Backoff, Board, Inbox, LoopPhase, Outbox, Overflow, Shutdown, Wake, queue, supervise,
+    Backoff, Inbox, LoopPhase, Outbox, Overflow, Shutdown, StatusRegistry, Wake, queue, supervise,
 };
 use hone_serve::{Backend, Engine};
 use tokio::task::JoinSet;
@@ -39,10 +39,10 @@ const BACKOFF: Backoff = Backoff {
 /// How long a start waits for the sessions of before.
 const REMEMBER_MAX: Duration = Duration::from_secs(10);
 
-/// Work beside the ring until the shutdown, begun again like a loop when it fails, and on the board
+/// Work beside the ring until the shutdown, begun again like a loop when it fails, and in the status registry
 /// like one. It has no inbox and cannot be switched off.
 pub(super) fn beside<F, Fut>(
-    (name, board): (&'static str, Board),
+    (name, registry): (&'static str, StatusRegistry),
     shutdown: Shutdown,
     tasks: &mut JoinSet<()>,
     mut make: F,
@@ -50,8 +50,8 @@ pub(super) fn beside<F, Fut>(
     F: FnMut(Shutdown) -> Fut + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
-    let (entry, stop) = (board.clone(), shutdown.clone());
-    tasks.spawn(supervise((name, board), BACKOFF, shutdown, move || {
+    let (entry, stop) = (registry.clone(), shutdown.clone());
+    tasks.spawn(supervise((name, registry), BACKOFF, shutdown, move || {
         entry.update(name, |status| status.state = LoopPhase::Running);
         let work = make(stop.clone());
         async {
@@ -88,7 +88,7 @@ pub(super) fn serve(resources: &Resources, served: &Served) -> Result<Serving, S
         policies: resources.policies.reader(),
         clock: resources.clock.clone(),
         config: resources.config.serve.clone().sized(whole, free),
-        board: resources.board.clone(),
+        registry: resources.registry.clone(),
     });
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
     memory::check_rest()?;
@@ -116,7 +116,7 @@ pub(super) fn tls(
     tasks: &mut JoinSet<()>,
 ) -> Result<Option<TlsAcceptor>, String> {
     if let Some(tls) = tls {
-        let (name, watched) = (("certificate", resources.board.clone()), tls.clone());
+        let (name, watched) = (("certificate", resources.registry.clone()), tls.clone());
         beside(name, resources.stops[0].signal(), tasks, move |stop| {
             watched.clone().watch(stop)
         });
@@ -141,12 +141,12 @@ pub(super) fn collect(
         carry: resources.carry.clone(),
         clock: resources.clock.clone(),
         config: resources.config.collect.clone(),
-        board: resources.board.clone(),
+        registry: resources.registry.clone(),
     };
     let shutdown = resources.stops[1].signal();
-    let (name, board) = (Loop::Collect.name(), resources.board.clone());
+    let (name, registry) = (Loop::Collect.name(), resources.registry.clone());
     loops.spawn(supervise(
-        (name, board),
+        (name, registry),
         BACKOFF,
         shutdown.clone(),
         move || {
@@ -188,7 +188,7 @@ pub(super) fn eraser(
         (resources.policies.clone(), resources.index.clone()),
         resources.config.learning.forget_piece_turns,
     ));
-    let (name, run) = (("eraser", resources.board.clone()), eraser.clone());
+    let (name, run) = (("eraser", resources.registry.clone()), eraser.clone());
     beside(name, resources.stops[0].signal(), loops, move |stop| {
         run.clone().run(stop)
     });
@@ -215,7 +215,7 @@ pub(super) fn scrubbing(
     (scrub, backend): (Arc<Scrub>, Option<Arc<dyn Backend>>),
     loops: &mut JoinSet<()>,
 ) {
-    let name = ("scrub", resources.board.clone());
+    let name = ("scrub", resources.registry.clone());
     beside(name, resources.stops[0].signal(), loops, move |stop| {
         scrub.clone().run(backend.clone(), stop)
     });
@@ -229,7 +229,7 @@ pub(super) fn in_place(resources: &Resources, loops: &mut JoinSet<()>) {
         troubles: resources.troubles.clone(),
         clock: resources.clock.clone(),
     });
-    let name = ("in_place", resources.board.clone());
+    let name = ("in_place", resources.registry.clone());
     beside(name, resources.stops[0].signal(), loops, move |stop| {
         watched.clone().run(stop)
     });
@@ -250,7 +250,7 @@ pub(super) fn importer(resources: &Resources, served: &Served) -> Importer {
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
 /// what they are worth out).
 pub(super) fn measures(resources: &Resources, http: &Arc<Http>, loops: &mut JoinSet<()>) {
-    let (name, watched) = (("watch", resources.board.clone()), http.watch.clone());
+    let (name, watched) = (("watch", resources.registry.clone()), http.watch.clone());
     let sources = http.sources();
     beside(name, resources.stops[0].signal(), loops, move |stop| {
         watch::run(watched.clone(), sources.clone(), stop)
@@ -267,7 +267,7 @@ pub(super) fn measures(resources: &Resources, http: &Arc<Http>, loops: &mut Join
         clock: resources.clock.clone(),
         config: resources.config.learning.clone(),
     });
-    let (name, paired) = (("paired", resources.board.clone()), http.paired.clone());
+    let (name, paired) = (("paired", resources.registry.clone()), http.paired.clone());
     beside(name, resources.stops[0].signal(), loops, move |stop| {
         paired.clone().run(parts.clone(), stop)
     });
@@ -285,7 +285,7 @@ fn read_parts(resources: &Resources, base: &BaseParts) -> Result<ReaderParts, St
         config,
         is_starter: resources.config.model.path.is_empty(),
         folder: resources.config.store.folder()?,
-        board: resources.board.clone(),
+        registry: resources.registry.clone(),
         busy: {
             let under_way = resources.under_way.reader();
             Arc::new(move || under_way.get().is_some())
@@ -305,7 +305,7 @@ pub(super) async fn judge(
         return Ok(());
     }
     let reads = base.as_ref().map(|base| read_parts(resources, base));
-    let reader = hone_judges::reader(reads.transpose()?, &resources.board);
+    let reader = hone_judges::reader(reads.transpose()?, &resources.registry);
     let (mut completer, mut weigher) = (None, None);
     if let Some(model) = &resources.config.judge.model {
         let template = &resources.config.train.learner.hint_template;
@@ -321,12 +321,12 @@ pub(super) async fn judge(
         ids: resources.ids.clone(),
         clock: resources.clock.clone(),
         config: resources.config.judge.clone(),
-        board: resources.board.clone(),
+        registry: resources.registry.clone(),
     };
     let shutdown = resources.stops[0].signal();
-    let (name, board) = (Loop::Judge.name(), resources.board.clone());
+    let (name, registry) = (Loop::Judge.name(), resources.registry.clone());
     loops.spawn(supervise(
-        (name, board),
+        (name, registry),
         BACKOFF,
         shutdown.clone(),
         move || {
@@ -402,12 +402,12 @@ pub(super) fn train(
         ids: resources.ids.clone(),
         clock: resources.clock.clone(),
         config: resources.config.train.clone(),
-        board: resources.board.clone(),
+        registry: resources.registry.clone(),
     };
     let shutdown = resources.stops[0].signal();
-    let (name, board) = (Loop::Train.name(), resources.board.clone());
+    let (name, registry) = (Loop::Train.name(), resources.registry.clone());
     loops.spawn(supervise(
-        (name, board),
+        (name, registry),
         BACKOFF,
         shutdown.clone(),
         move || {

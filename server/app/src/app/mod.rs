@@ -171,7 +171,7 @@ impl App {
     /// Holds the effects of a loop, or lets them go: see [`hone_runtime::Switch::hold`]. False where
     /// no such loop runs. Only whoever holds the app itself can do that; no request can.
     pub fn hold(&self, name: &str, held: bool) -> bool {
-        let switch = self.http.board.switch(name);
+        let switch = self.http.registry.switch(name);
         switch.is_some_and(|switch| {
             switch.hold(held);
             true
@@ -255,7 +255,7 @@ fn http_of(
         versions: resources.versions.clone(),
         policies: resources.policies.clone(),
         under_way: job_of(resources.under_way.reader()),
-        board: resources.board.clone(),
+        registry: resources.registry.clone(),
         clock: resources.clock.clone(),
         ids: resources.ids.clone(),
         models: ModelNames {

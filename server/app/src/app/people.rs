@@ -34,7 +34,7 @@ const NOTE_EVERY: Duration = Duration::from_secs(60);
 pub(super) fn watch(resources: &Resources, tasks: &mut JoinSet<()>) {
     let every = Duration::from_millis(resources.config.people.look_ms);
     let (name, people) = (
-        ("people", resources.board.clone()),
+        ("people", resources.registry.clone()),
         resources.people.clone(),
     );
     beside(name, resources.stops[1].signal(), tasks, move |stop| {

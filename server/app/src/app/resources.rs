@@ -7,7 +7,7 @@ use hone_collect::{Carry, SharedIndex};
 use hone_domain::{Blobs, Consents, Loop, Policies, SessionIndex};
 use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, People, Personal, Versions};
 use hone_ledger_sql::SqliteLedger;
-use hone_runtime::{Board, Clock, Ids, Latest, ShutdownTrigger, SystemClock, SystemIds};
+use hone_runtime::{Clock, Ids, Latest, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds};
 
 use crate::config::Config;
 use hone_accounts::Directory;
@@ -41,7 +41,7 @@ pub(super) struct Resources {
     pub(super) index: SharedIndex,
     /// What collect keeps over its restarts.
     pub(super) carry: Carry,
-    pub(super) board: Board,
+    pub(super) registry: StatusRegistry,
     /// What is known to be wrong.
     pub(super) troubles: Troubles,
     pub(super) clock: Arc<dyn Clock>,
@@ -133,7 +133,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
         policies: Latest::new(policies),
         under_way: Latest::new(None),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
         troubles: Troubles::default(),
         clock,
         ids: Arc::new(SystemIds),

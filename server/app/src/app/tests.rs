@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hone_runtime::{Board, LoopPhase};
+use hone_runtime::{LoopPhase, StatusRegistry};
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
@@ -117,9 +117,13 @@ async fn a_long_opening_with_many_tools_is_bound_like_any_other() {
 
 #[tokio::test(start_paused = true)]
 async fn what_works_beside_the_ring_begins_again_after_a_panic() {
-    let (board, stop, runs) = (Board::new(), ShutdownTrigger::new(), Arc::default());
+    let (registry, stop, runs) = (
+        StatusRegistry::new(),
+        ShutdownTrigger::new(),
+        Arc::default(),
+    );
     let (mut tasks, counted) = (JoinSet::new(), Arc::<AtomicU32>::clone(&runs));
-    let name = ("eraser", board.clone());
+    let name = ("eraser", registry.clone());
     loops::beside(name, stop.signal(), &mut tasks, move |stop| {
         let run = counted.fetch_add(1, Ordering::Relaxed);
         async move {
@@ -130,7 +134,7 @@ async fn what_works_beside_the_ring_begins_again_after_a_panic() {
     while runs.load(Ordering::Relaxed) < 2 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let seen = || board.snapshot()["eraser"].clone();
+    let seen = || registry.snapshot()["eraser"].clone();
     assert_eq!((seen().restarts, seen().state), (1, LoopPhase::Running));
     assert_eq!(seen().last_error.as_deref(), Some("panicked: boom"));
     stop.pull();

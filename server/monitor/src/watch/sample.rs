@@ -281,18 +281,18 @@ mod tests {
 
     use hone_domain::{BlobKey, Digest, Policy, PolicyVersion, Scope};
     use hone_ledger::PolicyStatus;
-    use hone_runtime::Board;
+    use hone_runtime::StatusRegistry;
     use serde_json::json;
 
     use super::*;
 
     fn look(at_ms: i64, judge: &[(&'static str, f64)]) -> Look {
-        let board = Board::new();
-        board.enter("judge");
-        board.update("judge", |s| s.numbers = judge.iter().copied().collect());
+        let registry = StatusRegistry::new();
+        registry.enter("judge");
+        registry.update("judge", |s| s.numbers = judge.iter().copied().collect());
         Look {
             at_ms,
-            loops: board.snapshot(),
+            loops: registry.snapshot(),
             counts: Some(LedgerCounts {
                 turns: 7,
                 pending: vec![(Stage::AwaitingVerdict, 2)],

@@ -2,7 +2,7 @@
 
 use hone_domain::{PolicyVersion, Reason, Scope};
 use hone_ledger::{LedgerCounts, Standing, Trial, Tripped};
-use hone_runtime::Board;
+use hone_runtime::StatusRegistry;
 use hone_serve::EngineStats;
 
 use super::*;
@@ -11,15 +11,15 @@ const NOW: i64 = 1_700_000_000_000;
 
 /// A whole ring at work, with nothing to do.
 fn idle() -> Facts {
-    let board = Board::new();
+    let registry = StatusRegistry::new();
     for name in ["serve", "collect", "judge", "train"] {
-        board.enter(name);
-        board.update(name, |s| s.state = LoopPhase::Running);
+        registry.enter(name);
+        registry.update(name, |s| s.state = LoopPhase::Running);
     }
     Facts {
         now: Look {
             at_ms: NOW,
-            loops: board.snapshot(),
+            loops: registry.snapshot(),
             counts: Some(LedgerCounts::default()),
             ..Look::default()
         },

@@ -12,7 +12,9 @@ use hone_domain::{
 use hone_judge::{Completer, Ctx, ModelConfig};
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
-use hone_runtime::{Board, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue};
+use hone_runtime::{
+    Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, Wake, queue,
+};
 use uuid::Uuid;
 
 /// Longest time for all of them.
@@ -135,7 +137,7 @@ pub(super) async fn judge_in(
         ids: Arc::new(SystemIds),
         clock: Arc::new(SystemClock::default()),
         config,
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let (wake, inbox) = queue(1, Overflow::DropOldest);
     let (to_train, _woken) = queue(1, Overflow::DropOldest);
