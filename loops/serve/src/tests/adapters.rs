@@ -186,28 +186,28 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
 #[test]
 fn what_is_used_or_on_its_way_is_held() {
     let mut t = table(1_000, 10);
-    assert_eq!(t.held(), (0, 0));
+    assert_eq!(t.pinned_bytes(), (0, 0));
     let a = scope("a");
     t.pick(&a, 0, || policies(&["a"]));
     t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
-    assert_eq!(t.held(), (0, 10));
+    assert_eq!(t.pinned_bytes(), (0, 10));
     let pick = t.pick(&a, 0, Policies::default);
-    assert_eq!(t.held(), (10, 10));
+    assert_eq!(t.pinned_bytes(), (10, 10));
     t.announce(&a);
     t.finish(&a, &Ok(Some(loaded(2, 30))), (None, 0));
-    assert_eq!(t.held(), (10, 30), "an older version");
+    assert_eq!(t.pinned_bytes(), (10, 30), "an older version");
     drop(pick);
-    assert_eq!(t.held(), (0, 30));
+    assert_eq!(t.pinned_bytes(), (0, 30));
     t.announce(&a);
-    assert_eq!(t.held(), (0, 30), "it can go if it must");
+    assert_eq!(t.pinned_bytes(), (0, 30), "it can go if it must");
     t.expect((1, 5));
-    assert_eq!(t.held(), (5, 30));
+    assert_eq!(t.pinned_bytes(), (5, 30));
     // What serves nobody new tells the size of others as well, as long as somebody uses it.
     let pick = t.pick(&a, 0, Policies::default);
     t.discard(&Wanted::Newest(a.clone()), Digest([2; 32]));
-    assert_eq!(t.held(), (35, 30));
+    assert_eq!(t.pinned_bytes(), (35, 30));
     drop(pick);
-    assert_eq!(t.held(), (5, 0));
+    assert_eq!(t.pinned_bytes(), (5, 0));
 }
 
 #[test]
@@ -556,11 +556,11 @@ impl Played {
         used.dedup_by_key(|loaded| Arc::as_ptr(loaded));
         let used = used.iter().map(|loaded| loaded.bytes).sum::<u64>();
         let t = &mut self.table;
-        let coming = t.shelf.coming;
+        let coming = t.cache.coming;
         let resident = (sizes.len() + coming.0, sizes.iter().sum::<u64>() + coming.1);
         assert_eq!(t.resident(), resident);
         let largest = sizes.iter().max().copied().unwrap_or(0);
-        assert_eq!(t.held(), (used + coming.1, largest));
+        assert_eq!(t.pinned_bytes(), (used + coming.1, largest));
         // Every scope is in line to be forgotten, and nothing else is.
         let mut order: Vec<_> = t.known.iter().map(|(s, known)| (known.used, s)).collect();
         order.sort_unstable();
@@ -581,6 +581,6 @@ proptest! {
         played.table.drop_retired();
         played.check();
         played.table.make_room(40);
-        assert_eq!(played.table.resident(), played.table.shelf.coming);
+        assert_eq!(played.table.resident(), played.table.cache.coming);
     }
 }

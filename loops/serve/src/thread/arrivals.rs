@@ -7,7 +7,7 @@ use hone_domain::{Digest, Policy, PolicyChoice, PolicyVersion, Scope, ServeError
 
 use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted, withdrawn};
 use crate::engine::{Life, NAME};
-use crate::loads::Room;
+use crate::loads::LoadBudget;
 use crate::sequence::Sequence;
 use crate::thread::Core;
 
@@ -79,15 +79,15 @@ impl Core {
         }
         let now_ms = self.ctx.clock.now_ms();
         let stuck = loop {
-            let (held, largest) = self.table.held();
-            let room = Room {
+            let (pinned, largest) = self.table.pinned_bytes();
+            let budget = LoadBudget {
                 bytes_max: self.ctx.config.adapter_bytes_max,
-                held,
+                pinned,
                 largest,
                 parallel: self.ctx.config.loads_parallel_max,
                 now_ms,
             };
-            let Some(wanted) = self.loads.next(&room) else {
+            let Some(wanted) = self.loads.next(&budget) else {
                 break self.loads.is_stuck(now_ms).then_some(largest);
             };
             self.table.make_room(self.loads.coming(largest));

@@ -1,4 +1,4 @@
-//! Which adapters are in memory, by their last use: what is counted or looked for on the way to an
+//! The cache of adapters in memory, by their last use: what is counted or looked for on the way to an
 //! answer takes no walk over everybody's.
 
 use std::collections::BTreeMap;
@@ -22,11 +22,11 @@ impl Slot {
 
 /// All adapters in memory, each under the number of its last use, which no other one has.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct AdapterCache {
     /// Those that no request used when they were looked at last.
     idle: BTreeMap<u64, Slot>,
-    /// Those that somebody may use: each was handed out since it was looked at.
-    busy: BTreeMap<u64, Slot>,
+    /// Pinned: each was handed out since it was looked at, so a request may use it.
+    pinned: BTreeMap<u64, Slot>,
     /// How many there are of each size.
     sizes: BTreeMap<u64, usize>,
     bytes: u64,
@@ -36,7 +36,7 @@ pub(super) struct Shelf {
     pub(super) coming: (usize, u64),
 }
 
-impl Shelf {
+impl AdapterCache {
     /// New requests can get `loaded` from now on.
     pub(super) fn put(&mut self, used: u64, which: Wanted, loaded: &Arc<Loaded>) {
         let bytes = loaded.bytes;
@@ -48,12 +48,15 @@ impl Shelf {
             loaded,
             bytes,
         };
-        self.busy.insert(used, slot);
+        self.pinned.insert(used, slot);
     }
 
     /// New requests cannot get it any more.
     pub(super) fn take(&mut self, used: u64) {
-        let slot = self.busy.remove(&used).or_else(|| self.idle.remove(&used));
+        let slot = self
+            .pinned
+            .remove(&used)
+            .or_else(|| self.idle.remove(&used));
         let Some(Slot { bytes, .. }) = slot else {
             return;
         };
@@ -66,17 +69,17 @@ impl Shelf {
         }
     }
 
-    /// It is handed out, and its last use has another number than before.
-    pub(super) fn lend(&mut self, before: u64, now: u64) {
+    /// Pins an adapter that is handed out: its last use has the number `now`.
+    pub(super) fn pin(&mut self, before: u64, now: u64) {
         let slot = self.idle.remove(&before);
-        if let Some(slot) = slot.or_else(|| self.busy.remove(&before)) {
-            self.busy.insert(now, slot);
+        if let Some(slot) = slot.or_else(|| self.pinned.remove(&before)) {
+            self.pinned.insert(now, slot);
         }
     }
 
-    /// Puts what came back to what is idle.
+    /// Moves the adapters that no request uses any more to the idle ones.
     fn settle(&mut self) {
-        let back = self.busy.extract_if(.., |_, slot| !slot.is_used());
+        let back = self.pinned.extract_if(.., |_, slot| !slot.is_used());
         self.idle.extend(back);
     }
 
@@ -92,8 +95,8 @@ impl Shelf {
     /// The bytes of those that requests use, and the longest unused of them.
     pub(super) fn used(&mut self) -> (u64, Option<Wanted>) {
         self.settle();
-        let bytes = self.busy.values().map(|slot| slot.bytes).sum();
-        let oldest = self.busy.values().next();
+        let bytes = self.pinned.values().map(|slot| slot.bytes).sum();
+        let oldest = self.pinned.values().next();
         (bytes, oldest.map(|slot| slot.which.clone()))
     }
 
@@ -120,8 +123,8 @@ impl Shelf {
         self.retired_sizes().sum::<u64>() + self.coming.1
     }
 
-    /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
-    pub(super) fn held(&mut self) -> (u64, u64) {
+    /// Pinned bytes, which cannot be evicted now, and those of the largest adapter.
+    pub(super) fn pinned_bytes(&mut self) -> (u64, u64) {
         let held = self.used().0 + self.beside();
         let largest = self.sizes.keys().next_back().copied();
         (held, self.retired_sizes().chain(largest).max().unwrap_or(0))
@@ -129,7 +132,7 @@ impl Shelf {
 
     /// Adapters in memory and their bytes.
     pub(super) fn resident(&self) -> (usize, u64) {
-        let open = self.idle.len() + self.busy.len();
+        let open = self.idle.len() + self.pinned.len();
         (
             open + self.retired.len() + self.coming.0,
             self.bytes + self.beside(),
