@@ -19,7 +19,7 @@ use hone_kernels::cpu::padded;
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::format::tensor_data::TensorData;
 use hone_kernels::matrix::compute_type::Arithmetic;
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
 use hone_nn::sample::{PlainDraw, SampleScratch, Sampled, SamplingParams, TokenCounts, sample};
@@ -214,7 +214,7 @@ fn heads_of_every_size_and_long_texts_are_covered() {
 /// One product by a kernel.
 fn product(
     driver: &Arc<dyn Driver>,
-    (w, bias): (&Panels, Option<&[f32]>),
+    (w, bias): (&PackedMatrix, Option<&[f32]>),
     (x, rows): (&[f32], usize),
     (y, scale): (&mut [f32], Option<f32>),
 ) {
@@ -283,7 +283,7 @@ fn products_of_any_size_have_the_processors_bits() {
     let shapes = [(1, 1), (31, 7), (33, 8), (64, 129), (100, 200), (130, 333)];
     for (out, inp) in shapes {
         let values = random(&mut rng, out * inp);
-        let dense = Panels::from_parts(inp, vec![TensorData::F32(values)]);
+        let dense = PackedMatrix::from_parts(inp, vec![TensorData::F32(values)]);
         let bias = random(&mut rng, out);
         for format in formats {
             let w = dense.clone().into_format(format);

@@ -359,14 +359,14 @@ unsafe fn total<V: V16, const SUMS: usize>(sums: [V; SUMS]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+    use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 
     /// Machines are shared: the two are measured at different times, so once in a few is enough.
     #[test]
     fn a_product_is_not_above_the_roof() {
         let (rows, cols, inp) = (48, 256, 256);
         let (x, mut y) = (vec![0.5; rows * inp], vec![0.0; rows * cols]);
-        let (matrix, exec) = (Panels::zeros(cols, inp), Executor::new(1));
+        let (matrix, exec) = (PackedMatrix::zeros(cols, inp), Executor::new(1));
         let time = Duration::from_millis(20);
         let mut reached = || {
             let (start, mut count) = (Instant::now(), 0);

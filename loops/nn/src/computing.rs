@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::weights::Model;
 use hone_kernels::cpu::{SimdLevel, has_byte_dots, has_dots, has_tiles};
-use hone_kernels::matrix::Panels;
+use hone_kernels::matrix::PackedMatrix;
 use hone_kernels::matrix::compute_type::Arithmetic;
 
 /// What speed and memory depend on.
@@ -25,7 +25,7 @@ pub struct Computing {
 impl Computing {
     /// Of a model on this processor.
     pub fn of(model: &Model) -> Self {
-        let kept: BTreeSet<&str> = model.weights.matrices().map(Panels::kept).collect();
+        let kept: BTreeSet<&str> = model.weights.matrices().map(PackedMatrix::kept).collect();
         let kept: Vec<&str> = kept.into_iter().collect();
         let arithmetic = model.weights.arithmetic();
         Self {

@@ -18,7 +18,7 @@ use hone_kernels::cpu::{has_compact, has_quick_bytes};
 use hone_kernels::format::TensorData;
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::matrix::self_test::quickest_of_pairs;
-use hone_kernels::matrix::{Arithmetic, Panels};
+use hone_kernels::matrix::{Arithmetic, PackedMatrix};
 use hone_kernels::rng::Rng;
 
 /// Matrices together from which on those of bf16 are kept in less memory.
@@ -76,7 +76,7 @@ impl Model {
 /// bit-equal log-probs for the same tokens and version. Independent of threads and of the
 /// instruction level.
 pub fn fingerprint(model: &Model) -> String {
-    let formats: BTreeSet<&str> = model.weights.matrices().map(Panels::format).collect();
+    let formats: BTreeSet<&str> = model.weights.matrices().map(PackedMatrix::format).collect();
     let formats: Vec<&str> = formats.into_iter().collect();
     let kernels = match model.weights.arithmetic() {
         Arithmetic::F32 => "f32-fma-k1",
@@ -91,7 +91,7 @@ pub fn fingerprint(model: &Model) -> String {
 /// `y = x W^T + bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
-    pub w: Panels,
+    pub w: PackedMatrix,
     pub bias: Option<Vec<f32>>,
 }
 
@@ -111,9 +111,9 @@ pub struct LayerWeights {
 /// All weights of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
-    pub embed: Panels,
+    pub embed: PackedMatrix,
     /// `None` when the head is the embedding.
-    pub head: Option<Panels>,
+    pub head: Option<PackedMatrix>,
     pub norm: Vec<f32>,
     pub layers: Vec<LayerWeights>,
     pub rope: Rope,
@@ -182,13 +182,13 @@ impl Loader<'_> {
         Ok(self.src.tensor(name, &[n])?.into_f32())
     }
 
-    fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<Panels, LoadError> {
+    fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<PackedMatrix, LoadError> {
         let data = self.src.tensor(name, &[out, inp])?;
         Ok(self.kept(inp, vec![data]))
     }
 
-    fn kept(&self, inp: usize, parts: Vec<TensorData>) -> Panels {
-        let panels = Panels::stacked(inp, parts, self.keep.format);
+    fn kept(&self, inp: usize, parts: Vec<TensorData>) -> PackedMatrix {
+        let panels = PackedMatrix::stacked(inp, parts, self.keep.format);
         match self.keep.compact {
             true => panels.computed_by(Arithmetic::Bf16).compacted(),
             false => panels,
@@ -247,7 +247,7 @@ impl Loader<'_> {
         let name = format!("model.layers.{layer}.mlp.gate.weight");
         let router = self.src.tensor(&name, &[cfg.count, hidden])?;
         let mut experts = Experts {
-            router: Panels::stacked(hidden, vec![router], of_router(self.keep.format)),
+            router: PackedMatrix::stacked(hidden, vec![router], of_router(self.keep.format)),
             gate_up: Vec::with_capacity(cfg.count),
             down: Vec::with_capacity(cfg.count),
         };
@@ -309,11 +309,15 @@ impl Weights {
 
     /// The same weights; matrices of bf16 that can be are kept in less memory ([`hone_kernels::format::exponent_coded`]).
     pub fn compacted(self) -> Self {
-        self.map(|w| w, Panels::compacted)
+        self.map(|w| w, PackedMatrix::compacted)
     }
 
     /// Every matrix of experts' routers through `routers`, every other one through `f`.
-    fn map(self, routers: impl Fn(Panels) -> Panels, f: impl Fn(Panels) -> Panels) -> Self {
+    fn map(
+        self,
+        routers: impl Fn(PackedMatrix) -> PackedMatrix,
+        f: impl Fn(PackedMatrix) -> PackedMatrix,
+    ) -> Self {
         let linear = |l: Linear| Linear {
             w: f(l.w),
             bias: l.bias,
@@ -343,7 +347,7 @@ impl Weights {
         Self::from_source(cfg, &source).expect("a random source has every tensor")
     }
 
-    pub fn head(&self) -> &Panels {
+    pub fn head(&self) -> &PackedMatrix {
         self.head.as_ref().unwrap_or(&self.embed)
     }
 
@@ -355,7 +359,7 @@ impl Weights {
         };
         Self {
             embed: self.embed.widened(),
-            head: self.head.as_ref().map(Panels::widened),
+            head: self.head.as_ref().map(PackedMatrix::widened),
             norm: self.norm.clone(),
             layers: self
                 .layers
@@ -376,7 +380,7 @@ impl Weights {
 
     /// Bytes the matrices hold.
     pub fn bytes(&self) -> usize {
-        self.matrices().map(Panels::bytes).sum()
+        self.matrices().map(PackedMatrix::bytes).sum()
     }
 
     /// Whether queries, keys and values come from matrices that are kept as f32.
@@ -393,7 +397,7 @@ impl Weights {
     pub fn quickest_with(&self, bytes: bool, pairs: Option<Arithmetic>) -> Arithmetic {
         let (codes, others): (Vec<_>, Vec<_>) =
             self.matrices().partition(|w| w.takes(Arithmetic::Int8));
-        let weights = |all: Vec<&Panels>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
+        let weights = |all: Vec<&PackedMatrix>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
         if bytes && weights(codes) > weights(others) {
             Arithmetic::Int8
         } else {
@@ -403,11 +407,11 @@ impl Weights {
 
     /// How products are computed: not as [`Arithmetic::F32`] where those of any matrix are not.
     pub fn arithmetic(&self) -> Arithmetic {
-        let all = self.matrices().map(Panels::arithmetic);
+        let all = self.matrices().map(PackedMatrix::arithmetic);
         all.max().unwrap_or_default()
     }
 
-    pub fn matrices(&self) -> impl Iterator<Item = &Panels> {
+    pub fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let layers = self.layers.iter();
         let matrices = layers.flat_map(|l| {
             let attention = [&l.qkv.w, &l.o.w];

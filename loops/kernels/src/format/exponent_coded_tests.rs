@@ -8,7 +8,7 @@ use super::*;
 use crate::cpu::plainly;
 use crate::format::block_quant::WeightFormat;
 use crate::format::tensor_data::TensorData;
-use crate::matrix::Panels;
+use crate::matrix::PackedMatrix;
 use crate::matrix::compute_type::Arithmetic;
 use crate::support::{BOTH, draw, products_are_those_of, slow, with_tiles};
 
@@ -16,13 +16,13 @@ use crate::support::{BOTH, draw, products_are_those_of, slow, with_tiles};
 const SHAPES: [(usize, usize); 6] = [(64, 64), (70, 304), (16, 8), (33, 48), (130, 4104), (8, 16)];
 
 /// Panels of such bits, drawn for each weight.
-fn of_bits((out, inp): (usize, usize), bits: impl Fn(usize) -> u16) -> Panels {
+fn of_bits((out, inp): (usize, usize), bits: impl Fn(usize) -> u16) -> PackedMatrix {
     let weights = TensorData::Bf16((0..out * inp).map(bits).collect());
-    Panels::from_parts(inp, vec![weights]).computed_by(Arithmetic::Bf16)
+    PackedMatrix::from_parts(inp, vec![weights]).computed_by(Arithmetic::Bf16)
 }
 
 /// Normal weights, among them zeros, and some a long way off.
-fn weights(shape: (usize, usize)) -> Panels {
+fn weights(shape: (usize, usize)) -> PackedMatrix {
     let values = draw(1, shape.0 * shape.1);
     of_bits(shape, |i| {
         let value = match i % 251 {
@@ -36,7 +36,7 @@ fn weights(shape: (usize, usize)) -> Panels {
     })
 }
 
-fn is_compact(w: &Panels) -> bool {
+fn is_compact(w: &PackedMatrix) -> bool {
     w.bytes() < 2 * w.out.next_multiple_of(32) * w.inp
 }
 
@@ -75,8 +75,9 @@ fn every_weight_comes_back_in_three_quarters_of_the_memory() {
         let compact = plain.clone().compacted();
         assert!(is_compact(&compact), "{shape:?}");
         assert_eq!(compact.format(), "bf16");
-        let bits =
-            |w: &Panels| -> Vec<u32> { w.to_rows(0..out).into_iter().map(f32::to_bits).collect() };
+        let bits = |w: &PackedMatrix| -> Vec<u32> {
+            w.to_rows(0..out).into_iter().map(f32::to_bits).collect()
+        };
         assert_eq!(bits(&plain), bits(&compact), "{shape:?}");
         // What it was made of comes back whole, on instructions for it and without.
         let back = || compact.clone().computed_by(Arithmetic::F32);
@@ -146,8 +147,8 @@ fn transposes_are_those_of_the_plain_matrix() {
         for some in [0..panels, panels / 2..panels, 0..panels.div_ceil(2)] {
             for threads in [1, 2] {
                 let exec = Executor::new(threads);
-                let of = |w: &Panels| {
-                    let mut to = Panels::zeros(0, 0);
+                let of = |w: &PackedMatrix| {
+                    let mut to = PackedMatrix::zeros(0, 0);
                     w.transpose(some.clone(), &mut to, &exec);
                     (to.arithmetic(), to.to_rows(0..to.out))
                 };

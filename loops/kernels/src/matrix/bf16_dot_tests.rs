@@ -8,7 +8,7 @@ use crate::cpu::SimdLevel;
 use crate::format::block_quant::WeightFormat;
 use crate::format::tensor_data::TensorData;
 use crate::matrix::self_test::tiles_add_up;
-use crate::matrix::{Arithmetic, Panels, RowsMut, Store};
+use crate::matrix::{Arithmetic, PackedMatrix, RowsMut, Store};
 use crate::support::{BOTH, Levels, draw, matrix, products_are_those_of, slow, with_tiles};
 
 const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4];
@@ -98,7 +98,7 @@ fn products_are_near_those_of_f32() {
 
 #[test]
 fn f32_and_odd_matrices_stay_with_f32() {
-    let full = Panels::from_parts(64, vec![TensorData::F32(draw(1, 64 * 64))]);
+    let full = PackedMatrix::from_parts(64, vec![TensorData::F32(draw(1, 64 * 64))]);
     for by in BOTH {
         let full = full.clone().computed_by(by);
         assert_eq!(full.arithmetic(), Arithmetic::F32);
@@ -112,7 +112,7 @@ fn a_transpose_has_the_same_weights() {
     let exec = Executor::new(2);
     for ((out, inp), by) in SHAPES.into_iter().flat_map(|s| BOTH.map(|by| (s, by))) {
         let w = matrix(WeightFormat::Bf16, (out, inp), by);
-        let mut transposed = [Panels::zeros(0, 0), Panels::zeros(0, 0)];
+        let mut transposed = [PackedMatrix::zeros(0, 0), PackedMatrix::zeros(0, 0)];
         let panels = out.div_ceil(LANES);
         w.transpose(0..panels, &mut transposed[0], &exec);
         w.widened().transpose(0..panels, &mut transposed[1], &exec);

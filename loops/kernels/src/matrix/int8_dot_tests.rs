@@ -5,7 +5,7 @@ use crate::cpu::{SimdLevel, plainly};
 use crate::format::block_quant::WeightFormat;
 use crate::format::tensor_data::TensorData;
 use crate::matrix::compute_type::Arithmetic;
-use crate::matrix::{Panels, Store};
+use crate::matrix::{PackedMatrix, Store};
 use crate::rng::Rng;
 use crate::support;
 use crate::support::{Levels, draw, matrix, products_are_those_of};
@@ -23,7 +23,7 @@ fn slow_codes(x: &[f32]) -> (Vec<i32>, f32) {
     (codes.collect(), most / 127.0)
 }
 
-fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+fn slow(w: &PackedMatrix, out: usize, x: &[f32], start: f32) -> f32 {
     let Some((codes, scales)) = w.codes_and_scales(out) else {
         panic!("{} has no codes", w.format());
     };
@@ -35,7 +35,7 @@ fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
     })
 }
 
-fn product(w: &Panels, x: &[f32], exec: &Executor) -> Vec<f32> {
+fn product(w: &PackedMatrix, x: &[f32], exec: &Executor) -> Vec<f32> {
     support::product(w, x, x.len() / w.inp, Store::Set(None), exec)
 }
 
@@ -106,7 +106,7 @@ fn no_sum_is_too_large() {
         (WeightFormat::Q4, 1.0, -1.0),
         (WeightFormat::Q4, -1.0, -1.0),
     ] {
-        let full = Panels::from_parts(inp, vec![TensorData::F32(vec![weight; out * inp])]);
+        let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(vec![weight; out * inp])]);
         let w = full.into_format(format).computed_by(Arithmetic::Int8);
         let x = vec![input; 13 * inp];
         let expected = slow(&w, 0, &x[..inp], 0.0);

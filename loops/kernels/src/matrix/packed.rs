@@ -33,14 +33,14 @@ enum Data {
 /// A matrix `W [out, in]` stored as `[ceil(out / 16)][in][16]`, zero padded: sixteen outputs lie
 /// side by side, so one vector holds `W[o..o+16][k]`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Panels {
+pub struct PackedMatrix {
     pub out: usize,
     pub inp: usize,
     data: Data,
     arithmetic: Arithmetic,
 }
 
-/// A matrix as it is stored: panels as [`Panels`] describes them.
+/// A matrix as it is stored: panels as [`PackedMatrix`] describes them.
 pub enum Stored<'a> {
     F32(Cow<'a, [Line]>),
     Bf16(Cow<'a, [HalfLine]>),
@@ -70,7 +70,7 @@ fn kept_bits(parts: &[TensorData], format: WeightFormat) -> Option<Bits> {
     }
 }
 
-impl Panels {
+impl PackedMatrix {
     pub fn zeros(out: usize, inp: usize) -> Self {
         let lines = out.div_ceil(LANES) * inp;
         Self {

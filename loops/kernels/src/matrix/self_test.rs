@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::compute_type::Arithmetic;
-use super::packed::Panels;
+use super::packed::PackedMatrix;
 use super::rows::{Rows, RowsMut, Store};
 use crate::cpu::{has_dots, has_tiles, plainly};
 use crate::format::block_quant::WeightFormat;
@@ -41,7 +41,7 @@ pub(super) fn tiles_add_up() -> bool {
     let mut rng = Rng::new(11);
     let mut draw = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.normal() as f32).collect() };
     let (weights, x) = (draw(out * inp), draw(rows * inp));
-    let full = Panels::from_parts(inp, vec![TensorData::F32(weights)]);
+    let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(weights)]);
     let exec = Executor::new(1);
     [WeightFormat::Bf16, WeightFormat::Q8]
         .into_iter()

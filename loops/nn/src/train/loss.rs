@@ -9,7 +9,7 @@ use super::{LearnerConfig, LossKind, Objective, StepError, Term, TokenLoss, Trai
 use crate::forward::head;
 use crate::weights::Model;
 use hone_kernels::cpu::{Kernel, LANES, V16, dispatch, exp, padded};
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::log_softmax::Shape;
 use hone_kernels::ops::{NormGrad, RmsNorm};
 
@@ -218,7 +218,7 @@ impl Buffers {
         let transposed = self
             .grads
             .transposed
-            .get_or_insert_with(|| Panels::zeros(0, 0));
+            .get_or_insert_with(|| PackedMatrix::zeros(0, 0));
         let w = weights.head();
         let panels = w.out.div_ceil(LANES);
         // Continued sums over slices of the vocabulary: ascending, and no transposed copy of a

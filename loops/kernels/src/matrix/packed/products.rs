@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Data, Panels, Rows, RowsMut, Store};
+use super::{Data, PackedMatrix, Rows, RowsMut, Store};
 use crate::cpu::{Kernel, LANES, V16, dispatch, padded};
 use crate::format::block_quant::{Bits, CodeSums, Quantised};
 use crate::gemm::interleaved::Tiles;
@@ -36,7 +36,7 @@ impl Store<'_> {
     }
 }
 
-impl Panels {
+impl PackedMatrix {
     /// `y [rows, out] = x [rows, in] W^T`, see [`Store`]. `y` rows start at column 0 of `y.data`.
     pub fn linear(&self, x: Rows, y: RowsMut, store: Store, exec: &Executor) {
         let RowsMut {

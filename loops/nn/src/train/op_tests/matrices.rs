@@ -4,8 +4,8 @@ use super::*;
 
 const ROWS: usize = 5;
 
-fn panels(inp: usize, data: &[f32]) -> Panels {
-    Panels::from_parts(inp, vec![TensorData::F32(data.to_vec())])
+fn panels(inp: usize, data: &[f32]) -> PackedMatrix {
+    PackedMatrix::from_parts(inp, vec![TensorData::F32(data.to_vec())])
 }
 
 /// `x [rows][n]` at distance `stride`.
@@ -262,7 +262,7 @@ pub(super) fn embedding() -> Op {
         dense(y.as_slice(), hidden, padded(hidden))
     };
     let grads = move |_: &[Vec<f32>], dy: &[f32]| {
-        let (mut sums, mut dx) = (Panels::zeros(vocab, hidden), Buf::default());
+        let (mut sums, mut dx) = (PackedMatrix::zeros(vocab, hidden), Buf::default());
         let rows = strided(dy, hidden, padded(hidden));
         dx.take(rows.len())[..rows.len()].copy_from_slice(&rows);
         with(&mut |pass| embedding_grad(pass, &dx, &mut sums));
