@@ -217,8 +217,8 @@ async fn arguments_that_are_texts_stream_while_they_are_said() {
 async fn recomputes(data: &Path, at: &Path) {
     let files = folder::ModelFolder::open(at).unwrap();
     let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
-    let arithmetic = model.weights.quickest();
-    let model = model.computed_by(arithmetic).with_kv(KvFormat::F16);
+    let compute_type = model.weights.quickest();
+    let model = model.with_compute_type(compute_type).with_kv(KvFormat::F16);
     let ledger = SqliteLedger::open_beside(&SqliteConfig::in_folder(data))
         .await
         .unwrap();

@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 fn served() -> Model {
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
     let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
-    let arithmetic = model.weights.quickest();
-    model.computed_by(arithmetic).with_kv(KvFormat::F16)
+    let compute_type = model.weights.quickest();
+    model.with_compute_type(compute_type).with_kv(KvFormat::F16)
 }
 
 /// An adapter of another rank, scale and choice of projections than the server trains.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hone_blobs::FsBlobs;
 use hone_cuda_emulator::Emulator;
 use hone_domain::{Blobs as _, Policies, Turn};
-use hone_kernels::{Arithmetic, Executor};
+use hone_kernels::{ComputeType, Executor};
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_nn::KvFormat;
@@ -246,11 +246,11 @@ async fn recompute(data: &Path) -> (usize, usize) {
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
     let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
     // As "auto" has both for this model.
-    let (arithmetic, kv) = match &*std::env::var(SERVED_BY).unwrap() {
-        "device" => (Arithmetic::F32, KvFormat::F32),
+    let (compute_type, kv) = match &*std::env::var(SERVED_BY).unwrap() {
+        "device" => (ComputeType::F32, KvFormat::F32),
         _ => (model.weights.quickest(), KvFormat::F16),
     };
-    let model = Arc::new(model.computed_by(arithmetic).with_kv(kv));
+    let model = Arc::new(model.with_compute_type(compute_type).with_kv(kv));
     let records = ledger.versions(None, 1000).await.unwrap();
     let mut compared = (0, 0);
     for row in ledger.turns(None, 1000).await.unwrap() {

@@ -18,7 +18,7 @@ use hone_checkpoint::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Targ
 use hone_kernels::cpu::padded;
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::format::tensor_data::TensorData;
-use hone_kernels::matrix::compute_type::Arithmetic;
+use hone_kernels::matrix::compute_type::ComputeType;
 use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
@@ -158,7 +158,7 @@ fn a_device_says_bit_for_bit_what_the_processor_says() {
 fn a_model_of_another_arithmetic_is_refused_in_a_sentence() {
     let base = model(&tiny(Family::Qwen3), 6);
     let weights = base.weights.into_format(WeightFormat::Bf16);
-    let model = Model::new(base.config, weights.computed_by(Arithmetic::Bf16));
+    let model = Model::new(base.config, weights.with_compute_type(ComputeType::Bf16));
     let loaded = Device::load(
         emulator(),
         Arc::new(model),

@@ -26,6 +26,6 @@ mod support;
 
 pub use self::cpu::SimdLevel;
 pub use self::format::{TensorData, WeightFormat};
-pub use self::matrix::Arithmetic;
+pub use self::matrix::ComputeType;
 pub use self::ops::log_softmax::token_logprob;
 pub use self::thread_pool::Executor;

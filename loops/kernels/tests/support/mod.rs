@@ -13,7 +13,7 @@ use half::bf16;
 use hone_kernels::cpu::{SimdLevel, plainly};
 use hone_kernels::format::block_quant::{GROUP, WeightFormat};
 use hone_kernels::format::tensor_data::TensorData;
-use hone_kernels::matrix::{Arithmetic, PackedMatrix, Rows, RowsMut, Store};
+use hone_kernels::matrix::{ComputeType, PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
 
@@ -53,7 +53,7 @@ impl Drop for Levels {
     }
 }
 
-pub(crate) const BOTH: [Arithmetic; 2] = [Arithmetic::Bf16, Arithmetic::Amx];
+pub(crate) const BOTH: [ComputeType; 2] = [ComputeType::Bf16, ComputeType::Amx];
 
 pub(crate) fn draw(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Rng::new(seed);
@@ -84,10 +84,10 @@ pub(crate) fn product(
 pub(crate) fn matrix(
     format: WeightFormat,
     (out, inp): (usize, usize),
-    by: Arithmetic,
+    by: ComputeType,
 ) -> PackedMatrix {
     let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
-    full.into_format(format).computed_by(by)
+    full.into_format(format).with_compute_type(by)
 }
 
 /// There are tiles where the level is AVX-512.
@@ -102,8 +102,8 @@ fn rounded(x: f32) -> f32 {
 
 /// One output as [`hone_kernels::gemm`] defines it.
 pub(crate) fn slow(w: &PackedMatrix, out: usize, x: &[f32], start: f32) -> f32 {
-    match w.arithmetic() {
-        Arithmetic::Amx => slow_chunks(w, out, x, start),
+    match w.compute_type() {
+        ComputeType::Amx => slow_chunks(w, out, x, start),
         _ => slow_pairs(w, out, x, start),
     }
 }
@@ -193,7 +193,7 @@ pub(crate) fn products_are_those_of(slow: Slow, w: &PackedMatrix) {
                 let case = format!(
                     "{} {:?} {out}x{inp} {rows} {level:?}",
                     w.format(),
-                    w.arithmetic()
+                    w.compute_type()
                 );
                 assert_eq!(product(&execs[0]), expected, "{case}");
                 assert_eq!(plainly(|| product(&execs[1])), expected, "{case}, plainly");
