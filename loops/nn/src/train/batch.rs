@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::kept::KeptLayers;
 use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
 use super::loss::LossStep;
+use super::saved_activations::SavedActivations;
 use super::{Control, StepError, TrainRow};
 use crate::adapter::Adapter;
 use crate::batch::{LogitsWanted, SeqInput};
@@ -162,7 +162,7 @@ impl Sink {
 pub(crate) struct Buffers {
     /// Input of every layer.
     inputs: Vec<Buf>,
-    pub kept: KeptLayers,
+    pub saved: SavedActivations,
     /// Of the layer at work; from forward to backward, of the last one.
     acts: Acts,
     kv: Option<KvLayer>,
@@ -186,7 +186,7 @@ impl Buffers {
         self.forward(run, micro, pacer)?;
         self.loss(run, micro, loss, pacer)?;
         self.backward(run, micro, &mut *loss.sink, pacer)?;
-        Ok(self.kept.count())
+        Ok(self.saved.count())
     }
 
     /// Makes room for a micro-batch; with a budget of bytes for a backward pass.
@@ -197,7 +197,7 @@ impl Buffers {
         }
         self.inputs.resize_with(cfg.layers, Buf::default);
         if let Some(budget) = run.backward {
-            self.kept.prepare(cfg, micro.tokens, budget);
+            self.saved.prepare(cfg, micro.tokens, budget);
         }
     }
 
@@ -218,11 +218,11 @@ impl Buffers {
             if run.backward.is_some() {
                 let input = self.inputs[index].take(used);
                 input[..used].copy_from_slice(&self.x.as_slice()[..used]);
-                self.kept.trade(index, &mut self.acts);
+                self.saved.exchange(index, &mut self.acts);
             }
             self.layer(&pass, LayerAt { index, weights });
             if run.backward.is_some() {
-                self.kept.trade(index, &mut self.acts);
+                self.saved.exchange(index, &mut self.acts);
             }
             pacer.tick()?;
         }
@@ -243,14 +243,14 @@ impl Buffers {
     /// to be computed again.
     fn recall(&mut self, pass: &Pass, at: LayerAt) -> bool {
         let input = &self.inputs[at.index];
-        if self.kept.trade(at.index, &mut self.acts) {
+        if self.saved.exchange(at.index, &mut self.acts) {
             let kv = self.kv.as_mut().expect("made by prepare");
             let bufs = Bufs {
                 acts: &mut self.acts,
                 tmp: &mut self.temp,
             };
             pass.refill(at, kv, input, bufs);
-        } else if !self.kept.has(at.index) {
+        } else if !self.saved.has(at.index) {
             let used = pass.tokens * pass.dims.ld_hidden;
             self.x.as_mut()[..used].copy_from_slice(&input.as_slice()[..used]);
             self.layer(pass, at);
@@ -284,7 +284,7 @@ impl Buffers {
             };
             layer.run(&mut self.acts, &mut self.grads, &mut sink.layer(index));
             // Its room goes back to where the next forward looks for it.
-            self.kept.trade(index, &mut self.acts);
+            self.saved.exchange(index, &mut self.acts);
             pacer.tick()?;
         }
         if let Sink::Full(grads) = sink {

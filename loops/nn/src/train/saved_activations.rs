@@ -12,8 +12,8 @@ use crate::layer::{Acts, Dims};
 use hone_checkpoint::config::ModelConfig;
 use hone_kernels::cpu::{Buf, LANES, padded};
 
-/// What is kept of one layer.
-struct Kept {
+/// Saved activations of one layer.
+struct SavedLayer {
     size: Size,
     qkv: Buf,
     attn: Buf,
@@ -22,7 +22,7 @@ struct Kept {
     mix: Mixture,
 }
 
-impl Kept {
+impl SavedLayer {
     fn new(size: Size) -> Self {
         let room = |width| Buf::zeros(size.floats(width));
         let mut mix = Mixture::default();
@@ -42,8 +42,8 @@ impl Kept {
         }
     }
 
-    /// Changes places with the same results in `acts`.
-    fn trade(&mut self, acts: &mut Acts) {
+    /// Exchanges the saved results with those in `acts`.
+    fn exchange(&mut self, acts: &mut Acts) {
         swap(&mut self.qkv, &mut acts.qkv);
         swap(&mut self.attn, &mut acts.attn);
         swap(&mut self.mid, &mut acts.mid);
@@ -144,15 +144,15 @@ pub fn layers_that_fit(cfg: &ModelConfig, tokens: usize, budget: usize) -> usize
     fitting(cfg, tokens, budget).len()
 }
 
-/// What is kept of a model's layers.
+/// Saved activations of the layers of a model.
 #[derive(Default)]
-pub(crate) struct KeptLayers {
+pub(crate) struct SavedActivations {
     /// Of the last layer but one, of that below it, and so on.
-    kept: Vec<Kept>,
+    kept: Vec<SavedLayer>,
     layers: usize,
 }
 
-impl KeptLayers {
+impl SavedActivations {
     /// Makes room for as many layers of a batch of `tokens` as fit into `budget` bytes.
     pub(crate) fn prepare(&mut self, cfg: &ModelConfig, tokens: usize, budget: usize) {
         self.layers = cfg.layers;
@@ -179,7 +179,7 @@ impl KeptLayers {
         }
         let first = self.kept.len();
         self.kept
-            .extend(fit[first..].iter().copied().map(Kept::new));
+            .extend(fit[first..].iter().copied().map(SavedLayer::new));
     }
 
     /// Whether the backward pass finds this layer's results.
@@ -193,15 +193,15 @@ impl KeptLayers {
     }
 
     /// Changes places with the results of `layer` in `acts`, where it has a place of its own.
-    pub(crate) fn trade(&mut self, layer: usize, acts: &mut Acts) -> bool {
+    pub(crate) fn exchange(&mut self, layer: usize, acts: &mut Acts) -> bool {
         let place = (self.layers - layer).checked_sub(2);
         let kept = place.and_then(|place| self.kept.get_mut(place));
-        kept.map(|kept| kept.trade(acts)).is_some()
+        kept.map(|kept| kept.exchange(acts)).is_some()
     }
 
     /// Bytes held.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.kept.iter().map(Kept::bytes).sum()
+        self.kept.iter().map(SavedLayer::bytes).sum()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::kept::{KeptLayers, Size};
+use super::saved_activations::{SavedActivations, Size};
 use super::*;
 use crate::adapter::Adapter;
 use crate::bench::starter_shape;
@@ -106,11 +106,11 @@ fn what_is_kept_stays_within_its_budget_whatever_the_batch() {
             // Short, then long, then short again, then all: never more than the budget.
             for rows in [&rows[3..], &rows[2..3], &rows[..1], &rows[..]] {
                 learner.step(rows, &mut go_on).unwrap();
-                let held = learner.buffers.kept.bytes();
+                let held = learner.buffers.saved.bytes();
                 assert!(held <= budget, "{held} of {budget}");
             }
             learner.rest();
-            assert_eq!(learner.buffers.kept.bytes(), 0);
+            assert_eq!(learner.buffers.saved.bytes(), 0);
         }
     }
 }
@@ -119,7 +119,7 @@ fn what_is_kept_stays_within_its_budget_whatever_the_batch() {
 fn a_longer_row_keeps_fewer_layers() {
     let shape = starter_shape();
     let budget = 3 * Size::of(&shape, 0, 100).bytes();
-    let mut kept = KeptLayers::default();
+    let mut kept = SavedActivations::default();
     for (tokens, layers) in [(100, 4), (150, 3), (290, 2), (400, 1), (20, 4), (100, 4)] {
         kept.prepare(&shape, tokens, budget);
         assert_eq!(kept.count(), layers, "{tokens} tokens");
