@@ -13,7 +13,7 @@ pub use crate::forward::{check, recorded};
 pub use crate::layer::Dims;
 pub use crate::rope::Rope;
 pub use crate::train::{
-    LossStep, Micro, Pacer, RowGrad, Run, Sink, Site, TokenPull, layers_that_fit,
+    LossStep, MicroBatch, Pacer, RowGrad, Run, Sink, Site, TokenPull, layers_that_fit,
 };
 pub use crate::weights::{Experts, LayerWeights, Linear, Mlp};
 
@@ -124,7 +124,7 @@ pub trait TrainBackend: Send {
     fn micro(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         loss: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<usize, StepError>;
@@ -142,7 +142,7 @@ pub trait TrainBackend: Send {
     fn visit(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         see: &mut dyn FnMut(&Site, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError>;
@@ -154,7 +154,7 @@ pub trait TrainBackend: Send {
     fn ask(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         asking: &mut Asking,
         pacer: &mut Pacer,
     ) -> Result<(), StepError>;

@@ -10,7 +10,7 @@ use crate::layers::NORM_THREADS;
 use crate::linear::launch_linear;
 use hone_kernels::cpu::padded;
 use hone_kernels::ops::log_softmax::Shape;
-use hone_nn::backend::{Asking, LossStep, Micro, Pacer, RowGrad, Run, Site, TokenPull};
+use hone_nn::backend::{Asking, LossStep, MicroBatch, Pacer, RowGrad, Run, Site, TokenPull};
 use hone_nn::{DeviceError, StepError, TokenLoss};
 
 /// Logits that exist at the same time: enough tokens that the head's gradient fills a device.
@@ -54,7 +54,7 @@ impl DevicePasses {
     pub(super) fn visit_sites(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         see: &mut dyn FnMut(&Site, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
@@ -77,7 +77,7 @@ impl DevicePasses {
     pub(super) fn ask_sites(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         asking: &mut Asking,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
@@ -102,7 +102,7 @@ impl DevicePasses {
     /// Loss of the micro-batch, and the gradient of the residual stream to `dx`.
     pub(super) fn loss(
         &mut self,
-        micro: &Micro,
+        micro: &MicroBatch,
         step: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {

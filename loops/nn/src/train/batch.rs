@@ -61,7 +61,7 @@ pub struct Site {
 
 /// Rows that run through the model together. Each row is cut after the last token that predicts
 /// something to learn from.
-pub struct Micro<'a> {
+pub struct MicroBatch<'a> {
     rows: Vec<(usize, &'a [u32])>,
     blocks: Vec<u32>,
     pub sites: Vec<Site>,
@@ -70,7 +70,7 @@ pub struct Micro<'a> {
     pub recorded: Vec<Option<&'a [u16]>>,
 }
 
-impl<'a> Micro<'a> {
+impl<'a> MicroBatch<'a> {
     /// Packs rows `range`, in order, into micro-batches of up to `limit` tokens (a longer row is
     /// alone). Rows without loss tokens are left out.
     pub fn pack(rows: &'a [TrainRow], range: Range<usize>, limit: usize) -> Vec<Self> {
@@ -179,7 +179,7 @@ impl Buffers {
     pub(crate) fn micro(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         loss: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<usize, StepError> {
@@ -190,7 +190,7 @@ impl Buffers {
     }
 
     /// Makes room for a micro-batch; with a budget of bytes for a backward pass.
-    fn prepare(&mut self, run: &Run, micro: &Micro) {
+    fn prepare(&mut self, run: &Run, micro: &MicroBatch) {
         let (cfg, blocks) = (&run.model.config, micro.blocks.len());
         if self.kv.as_ref().is_none_or(|kv| kv.blocks() < blocks) {
             self.kv = Some(KvLayer::new(cfg, run.model.kv, blocks));
@@ -206,7 +206,7 @@ impl Buffers {
     pub(crate) fn forward(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.prepare(run, micro);
@@ -263,7 +263,7 @@ impl Buffers {
     pub(crate) fn backward(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         sink: &mut Sink,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::adam::{AdamW, Moments, norm};
-use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
+use super::batch::{Buffers, MicroBatch, Pacer, Run, Sink, Site};
 use super::check::{check, check_model, check_rows};
 use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
 use super::params::{Mark, Params};
@@ -402,7 +402,7 @@ impl Learner {
                 }
                 _ => None,
             };
-            let micros = Micro::pack(rows, range, self.cfg.minibatch_tokens);
+            let micros = MicroBatch::pack(rows, range, self.cfg.minibatch_tokens);
             let cfg = self.cfg.clone();
             let inputs = LossInputs {
                 rows,
@@ -421,7 +421,7 @@ impl Learner {
     /// One optimizer update. Parameters change at its end only.
     fn update(
         &mut self,
-        micros: &[Micro],
+        micros: &[MicroBatch],
         inputs: &LossInputs,
         totals: &mut Totals,
         pacer: &mut Pacer,
@@ -524,7 +524,7 @@ impl Learner {
             backward: None,
         };
         let mut asking = Asking { rows, ids, see };
-        for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
+        for micro in &MicroBatch::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
             device.ask(&run, micro, &mut asking, pacer)?;
         }
         Ok(())
@@ -544,7 +544,7 @@ impl Learner {
             exec: &self.exec,
             backward: None,
         };
-        for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
+        for micro in &MicroBatch::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
             if let Some(device) = &mut self.device {
                 device.visit(&run, micro, see, pacer)?;
                 continue;

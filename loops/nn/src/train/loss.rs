@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
+use super::batch::{Buffers, MicroBatch, Pacer, Run, Sink, Site};
 use super::objective::{SequenceView, TokenView, bounded_exp};
 use super::{LearnerConfig, LossKind, Objective, StepError, Term, TokenLoss, TrainRow};
 use crate::forward::head;
@@ -154,7 +154,7 @@ impl Buffers {
     pub(crate) fn visit(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         see: &mut dyn FnMut(&Site, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
@@ -188,7 +188,7 @@ impl Buffers {
     pub(crate) fn loss(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         step: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
