@@ -24,7 +24,7 @@ use super::plan::{Plan, window};
 use hone_checkpoint::config::ModelConfig;
 use hone_kernels::cpu::{LANES, padded};
 use hone_nn::backend::{
-    Asking, Change, Dims, LossStep, MicroBatch, Pacer, Run, Sink, Site, layers_that_fit,
+    Asking, Change, Dims, LossPosition, LossStep, MicroBatch, Pacer, Run, Sink, layers_that_fit,
 };
 use hone_nn::{
     Adapter, BLOCK_TOKENS, DeviceError, DeviceModel, SeqInput, StepError, TrainBackend, TrainRow,
@@ -287,7 +287,7 @@ impl TrainBackend for DevicePasses {
         &mut self,
         run: &Run,
         micro: &MicroBatch,
-        see: &mut dyn FnMut(&Site, &[f32]),
+        see: &mut dyn FnMut(&LossPosition, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.visit_sites(run, micro, see, pacer)

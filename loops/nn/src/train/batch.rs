@@ -50,7 +50,7 @@ impl<'a> Pacer<'a> {
 
 /// A token to learn from, located in a micro-batch.
 #[derive(Debug, Clone, Copy)]
-pub struct Site {
+pub struct LossPosition {
     /// Row of the micro-batch's buffers whose logits predict the token.
     pub at: usize,
     pub token: u32,
@@ -64,7 +64,7 @@ pub struct Site {
 pub struct MicroBatch<'a> {
     rows: Vec<(usize, &'a [u32])>,
     blocks: Vec<u32>,
-    pub sites: Vec<Site>,
+    pub positions: Vec<LossPosition>,
     pub tokens: usize,
     /// Per token, the experts that are recorded of it.
     pub recorded: Vec<Option<&'a [u16]>>,
@@ -85,7 +85,7 @@ impl<'a> MicroBatch<'a> {
                 packed.push(Self {
                     rows: vec![],
                     blocks: vec![],
-                    sites: vec![],
+                    positions: vec![],
                     tokens: 0,
                     recorded: vec![],
                 });
@@ -97,7 +97,7 @@ impl<'a> MicroBatch<'a> {
                 if let Some(ids) = &loss.experts {
                     micro.recorded[at] = Some(ids);
                 }
-                micro.sites.push(Site {
+                micro.positions.push(LossPosition {
                     at,
                     token: row.tokens[loss.position],
                     row: index,

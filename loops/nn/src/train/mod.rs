@@ -25,7 +25,7 @@ mod saved_activations_tests;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{MicroBatch, Pacer, Run, Sink, Site};
+pub use batch::{LossPosition, MicroBatch, Pacer, Run, Sink};
 pub use learner::{Learner, PerToken};
 pub use loss::{LossStep, RowGrad, TokenPull};
 pub use objective::{

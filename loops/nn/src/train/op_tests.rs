@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::attention::AttentionGrad;
-use super::batch::{Buffers, Run, Sink, Site};
+use super::batch::{Buffers, LossPosition, Run, Sink};
 use super::layer::{GradBufs, LayerBack, LayerSink, Step, embedding_grad};
 use super::loss::RowGrad;
 use super::objective::{SequenceView, TokenView};

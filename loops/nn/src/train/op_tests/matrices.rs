@@ -333,20 +333,20 @@ fn head_grads(model: &Model, x: &[f32], dy: &[f32]) -> Vec<Vec<f32>> {
     bufs.grads.dx.take(ROWS * ld).fill(0.0);
     let mut sums = Sink::Full(Box::new(model.weights.clone()));
     sums.arrays_mut().into_iter().for_each(|(a, _)| a.fill(0.0));
-    let site = |at| Site {
+    let position = |at| LossPosition {
         at,
         token: 0,
         row: 0,
         item: at,
     };
-    let sites: Vec<Site> = (0..ROWS).map(site).collect();
+    let positions: Vec<LossPosition> = (0..ROWS).map(position).collect();
     let run = Run {
         model,
         adapter: None,
         exec: &exec,
         backward: Some(0),
     };
-    bufs.head_backward(&run, &sites, &mut sums);
+    bufs.head_backward(&run, &positions, &mut sums);
     let Sink::Full(sums) = sums else {
         unreachable!("made above");
     };
