@@ -1,7 +1,7 @@
 //! Hints and corrections as tokens: rows to imitate, and what the served model would have said had
 //! it known the hint.
 
-use hone_domain::{Kept, Role, Token, TransitionId, Turn};
+use hone_domain::{Role, SamplingMask, Token, TransitionId, Turn};
 use hone_nn::{Control, Learner, LossKind, PerToken, StepError, TokenLoss, TopK, TrainRow, Under};
 
 use super::context::Distilled;
@@ -270,7 +270,7 @@ impl NnTrainer {
 fn sampled(lesson: &Lesson) -> TrainRow {
     let turn = &lesson.turn;
     let start = turn.prompt_tokens.len();
-    let loss = |(i, kept): (usize, &Option<Kept>)| TokenLoss {
+    let loss = |(i, kept): (usize, &Option<SamplingMask>)| TokenLoss {
         temperature: turn.sampling.temperature,
         kept: kept.clone(),
         kind: LossKind::Taught,

@@ -6,8 +6,8 @@ use hone_checkpoint::{
     ExpertsConfig, Family, LoadError, ModelConfig, NamedTensor, StoredDtype, TensorSource,
 };
 use hone_domain::{
-    Completion, Fate, Kept, Message, Policy, PolicyVersion, Reason, Role, Scope, StopReason, Turn,
-    VersionSpan,
+    Completion, Fate, Message, Policy, PolicyVersion, Reason, Role, SamplingMask, Scope,
+    StopReason, Turn, VersionSpan,
 };
 use hone_kernels::TensorData;
 use hone_ledger::Ledger;
@@ -196,7 +196,7 @@ fn complete(
         tokens.push(drawn.token);
         behavior.push(drawn.behavior_logprob);
         raw.push(drawn.raw_logprob);
-        kept.push(drawn.kept.map(Kept::from));
+        kept.push(drawn.kept.map(SamplingMask::from));
         experts.extend_from_slice(row.experts(0));
     }
     let stop = if tokens.last() == Some(&END) {
