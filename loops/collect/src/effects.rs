@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_domain::{Feedback, Millis, NextState, Reason, Receipt, SessionIndex, Transition, TurnId};
 use hone_ledger::{FeedbackOutcome, LedgerError, WaitingTurn};
-use hone_runtime::{Effects, Outbox, Wake};
+use hone_runtime::{Effects, Notification, Outbox};
 
 use crate::{Batch, Ctx, Effect, Heard, Loaded, OpenMeta, Place, Report, Said, State, Wrote};
 
@@ -17,7 +17,7 @@ const LOAD_PAGE: usize = 256;
 #[derive(Clone)]
 pub struct CollectEffects {
     ctx: Arc<Ctx>,
-    outbox: Outbox<Wake>,
+    outbox: Outbox<Notification>,
     began_ms: Millis,
     /// What a load that failed half-way has put into the index; nothing is put there twice.
     restored: Arc<Mutex<HashSet<TurnId>>>,
@@ -25,7 +25,7 @@ pub struct CollectEffects {
 
 impl CollectEffects {
     /// Effects that notify the judge through `outbox`.
-    pub fn new(ctx: Ctx, outbox: Outbox<Wake>) -> Self {
+    pub fn new(ctx: Ctx, outbox: Outbox<Notification>) -> Self {
         let began_ms = ctx.clock.now_ms();
         ctx.carry.begin_run();
         Self {
@@ -208,7 +208,7 @@ impl CollectEffects {
             .record_transitions(&batch.transitions)
             .await?;
         if !new.is_empty() {
-            self.wake();
+            self.notify();
         }
         wrote.transitions += new.len() as u64;
         wrote.ignored += batch.transitions.len().saturating_sub(new.len()) as u64;
@@ -245,7 +245,7 @@ impl CollectEffects {
             }),
             FeedbackOutcome::Stored | FeedbackOutcome::Replaced => {
                 // It may have sent a judged turn back to the judge.
-                self.wake();
+                self.notify();
                 if !settles {
                     wrote.heard.push(Heard::Kept(turn));
                 } else if let Some(place) = self.place(turn, said.place).await? {
@@ -292,9 +292,9 @@ impl CollectEffects {
         Ok(())
     }
 
-    fn wake(&self) {
-        // A full queue holds a wake already.
-        let _woken = self.outbox.send(Wake).is_ok();
+    fn notify(&self) {
+        // A full queue holds a notification already.
+        let _notified = self.outbox.send(Notification).is_ok();
     }
 }
 

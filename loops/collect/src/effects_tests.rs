@@ -21,7 +21,7 @@ use crate::{Carry, Config, Input};
 struct Rig {
     ctx: Ctx,
     effects: CollectEffects,
-    wakes: Inbox<Wake>,
+    notifications: Inbox<Notification>,
     personal: Arc<SqliteLedger>,
     _folder: TempDir,
 }
@@ -45,11 +45,11 @@ async fn rig() -> Rig {
         config: Config::for_tests(),
         registry: StatusRegistry::new(),
     };
-    let (outbox, wakes) = queue(4, Overflow::DropNewest);
+    let (outbox, notifications) = queue(4, Overflow::DropNewest);
     Rig {
         effects: CollectEffects::new(ctx.clone(), outbox),
         ctx,
-        wakes,
+        notifications,
         personal: ledger,
         _folder: folder,
     }
@@ -154,7 +154,7 @@ async fn new_transitions_wake_the_judge_and_known_ones_do_not() {
     batch.transitions.push(next(1));
     let wrote = rig.effects.write(batch).await;
     assert_eq!((wrote.transitions, wrote.ignored), (1, 0));
-    assert!(rig.wakes.try_recv().is_some());
+    assert!(rig.notifications.try_recv().is_some());
     let again = Batch {
         transitions: vec![next(1), next(50)],
         ..Batch::default()
@@ -164,7 +164,7 @@ async fn new_transitions_wake_the_judge_and_known_ones_do_not() {
         (wrote.transitions, wrote.ignored, wrote.error),
         (0, 2, None)
     );
-    assert!(rig.wakes.try_recv().is_none());
+    assert!(rig.notifications.try_recv().is_none());
 }
 
 #[tokio::test]
@@ -357,7 +357,7 @@ async fn the_loop_turns_inputs_into_transitions_and_drains() {
     } = rig().await;
     ctx.clock = Arc::new(SystemClock::default());
     let (inputs, inbox) = queue(64, Overflow::DropNewest);
-    let (outbox, wakes) = queue(4, Overflow::DropNewest);
+    let (outbox, notifications) = queue(4, Overflow::DropNewest);
     let trigger = ShutdownTrigger::new();
     let running = tokio::spawn(crate::run(ctx.clone(), inbox, outbox, trigger.signal()));
     let mut signed = Vec::new();
@@ -374,7 +374,7 @@ async fn the_loop_turns_inputs_into_transitions_and_drains() {
         assert_eq!(waiting.await, Ok(Receipt::Collected));
     }
     inputs.send(Input::Next(observed(1, 1))).unwrap();
-    wakes.recv().await.unwrap();
+    notifications.recv().await.unwrap();
     assert_eq!(
         fate(&*ctx.ledger, 1).await,
         Fate::Pending {

@@ -109,7 +109,7 @@ impl Batch {
 pub enum Effect {
     /// Read the turns that wait for a next state, and restore the index the first time.
     Load,
-    /// Write a batch, sign its receipts, wake the judge.
+    /// Write a batch, sign its receipts, notify the judge.
     Write(Box<Batch>),
     /// Sign a receipt with a reason.
     Refuse(oneshot::Sender<Receipt>, Reason),

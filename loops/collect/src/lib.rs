@@ -2,7 +2,7 @@
 //!
 //! - In: [`Input`] from the gateway: ended turns with a receipt to sign, next states, feedback, and
 //!   the end of sessions.
-//! - Out: [`Wake`] to the judge for every new transition.
+//! - Out: [`Notification`] to the judge for every new transition.
 //! - Rights: writes turns, transitions, feedback and settled turns into the ledger; restores the
 //!   gateway's session index once per process and forgets idle sessions in it.
 //! - Promises: a receipt says `Collected` only when the turn is on disk. Everything that came
@@ -26,7 +26,7 @@ use std::time::Duration;
 use hone_domain::SessionIndex;
 use hone_ledger::Ledger;
 use hone_runtime::{
-    Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, StatusRegistry, Wake, drive,
+    Clock, DriveConfig, Ended, Ids, Inbox, Notification, Outbox, Shutdown, StatusRegistry, drive,
 };
 
 pub use carry::Carry;
@@ -77,7 +77,7 @@ pub enum Error {
 pub async fn run(
     ctx: Ctx,
     inbox: Inbox<Input>,
-    outbox: Outbox<Wake>,
+    outbox: Outbox<Notification>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;

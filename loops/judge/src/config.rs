@@ -36,7 +36,7 @@ pub struct Config {
     pub in_hand_max: usize,
     /// How long a claim lasts. A judge that dies gives its transitions back after this time.
     pub lease_ms: u64,
-    /// How often the ledger is asked for work that no wake announced.
+    /// How often the ledger is asked for work that no notification announced.
     pub tick_ms: u64,
     /// Claims of one transition without a verdict after which it is given up (`judge_failed`). Under
     /// the last of them it is decided without the votes and checks that did not come in time.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use hone_domain::{Message, Millis, Verdict};
 use hone_ledger::{Claim, LedgerError};
-use hone_runtime::{Effects, Outbox, Wake};
+use hone_runtime::{Effects, Notification, Outbox};
 use tokio::time::timeout;
 
 use crate::rules::{self, Exchange};
@@ -19,12 +19,12 @@ use crate::{
 #[derive(Clone)]
 pub struct JudgeEffects {
     ctx: Arc<Ctx>,
-    outbox: Outbox<Wake>,
+    outbox: Outbox<Notification>,
 }
 
 impl JudgeEffects {
     /// Effects that notify the trainer through `outbox`.
-    pub fn new(ctx: Ctx, outbox: Outbox<Wake>) -> Self {
+    pub fn new(ctx: Ctx, outbox: Outbox<Notification>) -> Self {
         Self {
             ctx: Arc::new(ctx),
             outbox,
@@ -164,8 +164,8 @@ impl JudgeEffects {
         let result = match self.ctx.ledger.record_verdict(claim, &verdict).await {
             Ok(()) => {
                 if verdict.score.is_some() {
-                    // A full queue holds a wake already.
-                    let _woken = self.outbox.send(Wake).is_ok();
+                    // A full queue holds a notification already.
+                    let _notified = self.outbox.send(Notification).is_ok();
                 }
                 Ok(())
             }

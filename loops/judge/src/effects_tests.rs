@@ -45,8 +45,8 @@ impl Completer for Scripted {
 
 struct Rig {
     ctx: Ctx,
-    wake: Outbox<Wake>,
-    inbox: Inbox<Wake>,
+    notify: Outbox<Notification>,
+    inbox: Inbox<Notification>,
     _folder: TempDir,
 }
 
@@ -80,10 +80,10 @@ async fn rig(model: bool) -> Rig {
         config,
         registry: StatusRegistry::new(),
     };
-    let (wake, inbox) = queue(4, Overflow::DropNewest);
+    let (notify, inbox) = queue(4, Overflow::DropNewest);
     Rig {
         ctx,
-        wake,
+        notify,
         inbox,
         _folder: folder,
     }
@@ -110,7 +110,7 @@ async fn judge_all(rig: &Rig, turns: u128) {
     let trigger = ShutdownTrigger::new();
     let running = crate::run(rig.ctx.clone(), rig.inbox.clone(), outbox, trigger.signal());
     let running = tokio::spawn(running);
-    rig.wake.send(Wake).unwrap();
+    rig.notify.send(Notification).unwrap();
     for n in 1..=turns {
         while view(&rig.ctx, n).await.verdict.is_none() {
             tokio::time::sleep(Duration::from_millis(2)).await;

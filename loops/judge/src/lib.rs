@@ -1,8 +1,8 @@
 //! The judge: reads what the world answered to a turn and settles a verdict.
 //!
-//! - In: [`Wake`], a hint that transitions wait; the work itself is claimed from the ledger, on
-//!   every wake and on every tick.
-//! - Out: [`Wake`] to the trainer after each verdict with a score.
+//! - In: [`Notification`], a hint that transitions wait; the work itself is claimed from the ledger, on
+//!   every notification and on every tick.
+//! - Out: [`Notification`] to the trainer after each verdict with a score.
 //! - Rights: claims transitions, records verdicts, gives leases back; asks a model for votes
 //!   through [`Completer`], where one is configured, and the served policy which of several hints it
 //!   would follow through [`Weigher`].
@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use hone_ledger::Ledger;
 use hone_runtime::{
-    Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, StatusRegistry, Wake, drive,
+    Clock, DriveConfig, Ended, Ids, Inbox, Notification, Outbox, Shutdown, StatusRegistry, drive,
 };
 
 pub use breaker::Breaker;
@@ -130,8 +130,8 @@ pub enum Error {
 /// Runs the loop until shutdown.
 pub async fn run(
     ctx: Ctx,
-    inbox: Inbox<Wake>,
-    outbox: Outbox<Wake>,
+    inbox: Inbox<Notification>,
+    outbox: Outbox<Notification>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use hone_ledger::Claimed;
-use hone_runtime::{Event, LoopState, SeededIds, Wake};
+use hone_runtime::{Event, LoopState, Notification, SeededIds};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::testing::claimed;
@@ -168,7 +168,7 @@ impl World {
                 if self.arrived < TURNS {
                     self.agenda.plan(self.now_ms + EVERY_MS, Next::Arrives);
                 }
-                self.judge.step(self.now_ms, Event::Arrived(Wake))
+                self.judge.step(self.now_ms, Event::Arrived(Notification))
             }
             Next::Ticks => {
                 let mut effects = self.withdraw();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_domain::{ChosenBy, Millis, Outcome, Signal, Verdict, Vote};
 use hone_ledger::{Claim, Claimed};
-use hone_runtime::{Event, Ids, LoopState, Wake};
+use hone_runtime::{Event, Ids, LoopState, Notification};
 
 use crate::breaker::Breaker;
 use crate::case::{Case, Hints};
@@ -498,13 +498,13 @@ impl State {
 }
 
 impl LoopState for State {
-    type Input = Wake;
+    type Input = Notification;
     type Effect = Effect;
     type Report = Report;
 
-    fn step(&mut self, now_ms: i64, event: Event<Wake, Report>) -> Vec<Effect> {
+    fn step(&mut self, now_ms: i64, event: Event<Notification, Report>) -> Vec<Effect> {
         match event {
-            Event::Started | Event::Arrived(Wake) => self.claim(now_ms),
+            Event::Started | Event::Arrived(Notification) => self.claim(now_ms),
             Event::Reported(report) => self.reported(now_ms, report),
             Event::Ticked => {
                 let mut effects = self.expire_checks(now_ms);

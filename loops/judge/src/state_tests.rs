@@ -80,7 +80,7 @@ fn a_claim_for_the_last_free_place_is_followed_by_the_next() {
         result: Ok(()),
     };
     let effects = state.step(2, Event::Reported(report));
-    // Nobody wakes it: one of one was found, so there may be more.
+    // Nobody notifies it: one of one was found, so there may be more.
     assert_eq!(effects.iter().filter(is_claim).count(), 1);
 }
 
@@ -92,18 +92,18 @@ fn a_wake_claims_once_and_a_second_one_is_not_lost() {
         claims.count()
     };
     assert_eq!(claims(&state.step(0, Event::Started)), 1);
-    assert_eq!(claims(&state.step(1, Event::Arrived(Wake))), 0);
+    assert_eq!(claims(&state.step(1, Event::Arrived(Notification))), 0);
     assert_eq!(
         claims(&arrive(&mut state, 2, vec![])),
         1,
-        "the wake that came meanwhile"
+        "the notification that came meanwhile"
     );
     assert_eq!(claims(&arrive(&mut state, 3, vec![])), 0);
     assert_eq!(claims(&state.step(4, Event::Ticked)), 1);
     let failed = Report::Claimed(Err("locked".into()));
     assert_eq!(claims(&state.step(5, Event::Reported(failed))), 0);
     assert_eq!(
-        claims(&state.step(6, Event::Arrived(Wake))),
+        claims(&state.step(6, Event::Arrived(Notification))),
         0,
         "not before the pause ends"
     );
@@ -392,7 +392,7 @@ fn a_drain_gives_leases_back_and_ends_idle() {
     }
     state.step(2, Event::Reported(Report::Released(Ok(()))));
     assert!(state.is_idle());
-    assert!(state.step(3, Event::Arrived(Wake)).is_empty());
+    assert!(state.step(3, Event::Arrived(Notification)).is_empty());
 }
 
 /// A vote whose hint no other vote has.
@@ -538,7 +538,7 @@ fn reading(has_wish: bool) -> crate::reading::Reading {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Lost wakes, hanging votes, a failing ledger, reordered reports and crashes: in the end
+    /// Lost notifications, hanging votes, a failing ledger, reordered reports and crashes: in the end
     /// every transition has exactly one verdict, or was given up.
     #[test]
     fn every_transition_ends_whatever_happens(

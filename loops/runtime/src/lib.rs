@@ -24,4 +24,4 @@ pub use traits::{Effects, Event, LoopState};
 
 /// A hint that there may be work; carries nothing, because the ledger is the truth.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wake;
+pub struct Notification;

@@ -32,7 +32,7 @@ pub struct Config {
     /// How long claimed turns are held, in milliseconds. A step that takes longer may lose them to
     /// another claim, and its candidate is then thrown away.
     pub lease_ms: i64,
-    /// How often the loop looks for work that no wake announced, in milliseconds.
+    /// How often the loop looks for work that no notification announced, in milliseconds.
     pub tick_ms: u64,
     /// How long stopping may take, in milliseconds.
     pub drain_deadline_ms: u64,

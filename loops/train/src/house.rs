@@ -13,8 +13,8 @@ use hone_domain::{
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Clock, Ids, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, StatusRegistry,
-    Wake, queue,
+    Clock, Ids, Latest, ManualClock, Notification, Outbox, Overflow, SeededIds, ShutdownTrigger,
+    StatusRegistry, queue,
 };
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -37,7 +37,7 @@ pub(crate) struct House {
 pub(crate) struct Running {
     pub(crate) task: JoinHandle<Result<(), Error>>,
     pub(crate) trigger: ShutdownTrigger,
-    pub(crate) wakes: Outbox<Wake>,
+    pub(crate) notifications: Outbox<Notification>,
 }
 
 impl Running {
@@ -148,13 +148,13 @@ impl House {
     }
 
     pub(crate) fn start(ctx: Ctx) -> Running {
-        let (wakes, inbox) = queue(4, Overflow::DropOldest);
+        let (notifications, inbox) = queue(4, Overflow::DropOldest);
         let trigger = ShutdownTrigger::new();
         let task = tokio::spawn(run(ctx, inbox, trigger.signal()));
         Running {
             task,
             trigger,
-            wakes,
+            notifications,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The train loop: verdicts → versions.
 //!
-//! - **In:** a [`Wake`] when verdicts were recorded; the work itself is claimed from the ledger, on
-//!   wakes and on every tick.
+//! - **In:** a [`Notification`] when verdicts were recorded; the work itself is claimed from the ledger, on
+//!   notifications and on every tick.
 //! - **Out:** policy versions: files in the blob store, a row in the ledger, the news in
 //!   `Latest<Policies>`.
 //! - **Rights:** claims judged transitions, writes adapters and checkpoints, publishes, refuses, and
@@ -62,7 +62,7 @@ use std::time::Duration;
 use hone_domain::{Blobs, Policies, Token};
 use hone_ledger::{Ledger, Versions};
 use hone_runtime::{
-    Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, StatusRegistry, Wake, drive,
+    Clock, DriveConfig, Ended, Ids, Inbox, Latest, Notification, Shutdown, StatusRegistry, drive,
 };
 
 pub use config::{
@@ -163,7 +163,7 @@ pub enum Error {
 ///
 /// # Errors
 /// See [`Error`].
-pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(), Error> {
+pub async fn run(ctx: Ctx, inbox: Inbox<Notification>, shutdown: Shutdown) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;
     let (config, clock, registry) = (ctx.config.clone(), ctx.clock.clone(), ctx.registry.clone());
     let effects = TrainEffects::start(ctx, shutdown.clone())?;

@@ -10,7 +10,7 @@ use hone_domain::{
     Scope, Turn, TurnId,
 };
 use hone_ledger::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, Versions};
-use hone_runtime::{Clock, ShutdownTrigger, Wake};
+use hone_runtime::{Clock, Notification, ShutdownTrigger};
 use sha2::Digest as _;
 use uuid::Uuid;
 
@@ -177,7 +177,7 @@ async fn a_wake_turns_judged_turns_into_a_version() {
     let house = House::new().await;
     let running = House::start(house.ctx(Hashes::plain()));
     let turns = house.four_turns().await;
-    running.wakes.send(Wake).unwrap();
+    running.notifications.send(Notification).unwrap();
     house.until_settled(50).await;
     running.stop().await;
     for turn in turns {

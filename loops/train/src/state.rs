@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hone_domain::{Millis, PolicyVersion, Reason, Scope, invariants};
 use hone_ledger::{Publish, Ready, Refusal, SampleMaterial};
-use hone_runtime::{Event, LoopState, Wake};
+use hone_runtime::{Event, LoopState, Notification};
 
 use crate::config::Config;
 use crate::counters::Counters;
@@ -537,18 +537,18 @@ fn lesson(method: Method, material: &SampleMaterial) -> Option<Lesson> {
 }
 
 impl LoopState for Train {
-    type Input = Wake;
+    type Input = Notification;
     type Effect = Effect;
     type Report = Report;
 
-    fn step(&mut self, now_ms: Millis, event: Event<Wake, Report>) -> Vec<Effect> {
+    fn step(&mut self, now_ms: Millis, event: Event<Notification, Report>) -> Vec<Effect> {
         match event {
             Event::Started => {
                 let mut effects = self.sync();
                 effects.extend(self.look());
                 effects
             }
-            Event::Arrived(Wake) => self.look(),
+            Event::Arrived(Notification) => self.look(),
             Event::Ticked => self.ticked(now_ms),
             Event::Reported(report) => self.reported(now_ms, report),
             Event::Draining => self.drain(now_ms),

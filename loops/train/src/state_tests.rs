@@ -59,8 +59,8 @@ impl Bench {
         self.train.step(self.now, Event::Reported(report))
     }
 
-    fn wake(&mut self) -> Vec<Effect> {
-        self.train.step(self.now, Event::Arrived(Wake))
+    fn notify(&mut self) -> Vec<Effect> {
+        self.train.step(self.now, Event::Arrived(Notification))
     }
 
     fn tick(&mut self, after_ms: Millis) -> Vec<Effect> {
@@ -92,9 +92,9 @@ impl Bench {
         }))))
     }
 
-    /// A wake, a look, a claim: the job that is trained.
+    /// A notification, a look, a claim: the job that is trained.
     fn job(&mut self, scores: &[f32]) -> Arc<TrainJob> {
-        assert!(matches!(self.wake()[..], [Effect::Look]));
+        assert!(matches!(self.notify()[..], [Effect::Look]));
         assert!(self.look(vec![ready("a", 8, 0)]).is_some());
         let batch = self.batch(scores, None);
         match self.report(batch).pop() {
@@ -136,7 +136,7 @@ fn a_scope_trains_when_it_has_enough_or_has_waited() {
     ];
     for (found, expected) in rows {
         let mut bench = Bench::new();
-        bench.wake();
+        bench.notify();
         assert_eq!(
             bench.look(vec![found.clone()]).is_some(),
             expected,
@@ -150,7 +150,7 @@ fn explicit_feedback_trains_alone_and_soon() {
     // explicit_wait_ms 100; the clock stands at 10,000.
     for (explicit, expected) in [(Some(9_900), true), (Some(9_901), false), (None, false)] {
         let mut bench = Bench::new();
-        bench.wake();
+        bench.notify();
         let found = Ready {
             oldest_explicit_ms: explicit,
             ..ready("a", 1, 9_900)
@@ -170,7 +170,7 @@ fn lessons_go_along_and_a_method_may_leave_scores_out() {
         let mut bench = Bench::new();
         bench.train.config.method = method;
         bench.train.config.baseline = Baseline::None;
-        bench.wake();
+        bench.notify();
         bench.look(vec![ready("a", 8, 0)]);
         let mut materials = materials(&[1.0, -1.0]);
         materials[0].hint = Some("hint".into());
@@ -241,7 +241,7 @@ fn a_step_goes_from_claim_to_publish_and_reports_what_it_did() {
 #[test]
 fn a_published_report_brings_the_scope_back_after_a_restart() {
     let mut bench = Bench::new();
-    bench.wake();
+    bench.notify();
     bench.look(vec![ready("a", 8, 0)]);
     let memory = Memory {
         history: RecentMean {
@@ -263,12 +263,12 @@ fn busy_scopes_do_not_starve_the_others_and_only_one_job_runs() {
     let mut bench = Bench::new();
     let mut served = std::collections::HashMap::new();
     for _ in 0..30 {
-        bench.wake();
+        bench.notify();
         // "a" always has the oldest turns and the most of them.
         let found = vec![ready("a", 500, 0), ready("b", 8, 5), ready("c", 8, 9)];
         let next = bench.look(found).unwrap();
         *served.entry(next).or_insert(0) += 1;
-        assert!(bench.wake().is_empty(), "a second job began");
+        assert!(bench.notify().is_empty(), "a second job began");
         assert!(bench.tick(1).is_empty(), "a second job began");
         let batch = bench.batch(&[1.0, -1.0], None);
         bench.report(batch);
@@ -278,7 +278,7 @@ fn busy_scopes_do_not_starve_the_others_and_only_one_job_runs() {
         let next = bench.report(Report::Released);
         assert!(matches!(next[..], [Effect::Look]));
         bench.look(vec![]);
-        bench.wake();
+        bench.notify();
         bench.look(vec![]);
     }
     assert_eq!(served.values().copied().collect::<Vec<i32>>(), [10, 10, 10]);
@@ -436,7 +436,7 @@ fn draining_begins_nothing_and_ends_what_is_under_way() {
     ));
     assert!(bench.report(Report::Released).is_empty());
     assert!(bench.train.is_idle());
-    assert!(bench.wake().is_empty());
+    assert!(bench.notify().is_empty());
 
     // While a save waits for another attempt: it is not waited for.
     let mut bench = Bench::new();
@@ -485,7 +485,7 @@ fn a_scope_whose_claim_finds_nothing_is_left_alone_and_the_others_come_at_once()
     let shared = vec![ready("s", 500, 0), ready("t", 500, 0)];
     let found = [shared.clone(), vec![ready("a", 8, 5)]].concat();
     for pause in [10, 20, 40, 80, 80] {
-        bench.wake();
+        bench.notify();
         for name in ["s", "t"] {
             assert_eq!(bench.look(found.clone()), Some(scope(name)));
             let next = bench.report(Report::Claimed(Ok(Claimed::Nothing)));
@@ -502,7 +502,7 @@ fn a_scope_whose_claim_finds_nothing_is_left_alone_and_the_others_come_at_once()
         bench.now += 1;
     }
     // It failed at nothing: its first failing step is tried again.
-    bench.wake();
+    bench.notify();
     assert_eq!(bench.look(found.clone()), Some(scope("s")));
     let batch = bench.batch(&[1.0, -1.0], None);
     bench.report(batch);
@@ -514,7 +514,7 @@ fn a_scope_whose_claim_finds_nothing_is_left_alone_and_the_others_come_at_once()
 fn a_scope_whose_backlog_is_settled_goes_on_at_once_and_the_others_get_their_turns() {
     let mut bench = Bench::new();
     let found = vec![ready("a", 5_000, 0), ready("b", 8, 5)];
-    bench.wake();
+    bench.notify();
     for name in ["a", "b", "a", "b"] {
         assert_eq!(bench.look(found.clone()), Some(scope(name)));
         let next = bench.report(Report::Claimed(Ok(Claimed::Settled)));
@@ -525,7 +525,7 @@ fn a_scope_whose_backlog_is_settled_goes_on_at_once_and_the_others_get_their_tur
 #[test]
 fn a_batch_of_which_nothing_may_train_is_followed_by_the_next_look() {
     let mut bench = Bench::new();
-    bench.wake();
+    bench.notify();
     bench.look(vec![ready("a", 8, 0)]);
     let batch = bench.batch(&[], None);
     assert!(matches!(bench.report(batch)[..], [Effect::Look]));

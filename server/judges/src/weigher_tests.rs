@@ -23,8 +23,8 @@ use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_nn::{Adapter, Model, load_model, peft, score};
 use hone_runtime::{
-    Ids as _, Latest, Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, Wake,
-    queue,
+    Ids as _, Latest, Notification, Overflow, ShutdownTrigger, StatusRegistry, SystemClock,
+    SystemIds, queue,
 };
 use hone_serve::{Backend as _, Engine, ServeCtx};
 use hone_text::folder::ModelFolder;
@@ -296,11 +296,11 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
         },
         registry: StatusRegistry::new(),
     };
-    let (wake, inbox) = queue(1, Overflow::DropOldest);
-    let (to_train, _woken) = queue(1, Overflow::DropOldest);
+    let (notify, inbox) = queue(1, Overflow::DropOldest);
+    let (to_train, _notified) = queue(1, Overflow::DropOldest);
     let stop = ShutdownTrigger::new();
     let running = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
-    wake.send(Wake).unwrap();
+    notify.send(Notification).unwrap();
     let verdict = loop {
         let view = ledger.turn(turn.id).await.unwrap().unwrap();
         if let Some(verdict) = view.verdict {

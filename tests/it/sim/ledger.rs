@@ -34,7 +34,7 @@ pub(super) enum Plant {
     HandsOutStale,
     /// While one loop's call hangs, the calls of the others fail.
     HungCallKeepsTheLedger,
-    /// The judge rests until the trainer has taken its wake.
+    /// The judge rests until the trainer has taken its notification.
     JudgeWaitsForTrain,
 }
 

@@ -14,7 +14,8 @@ use hone_judge::JudgeEffects;
 use hone_ledger::{FeedbackOutcome, Ledger};
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{
-    Clock, Ids, ManualClock, Overflow, SeededIds, ShutdownTrigger, StatusRegistry, Wake, queue,
+    Clock, Ids, ManualClock, Notification, Overflow, SeededIds, ShutdownTrigger, StatusRegistry,
+    queue,
 };
 use hone_train::{Train, TrainEffects};
 use tokio::sync::oneshot;
@@ -235,8 +236,8 @@ impl Run {
         let first = SimLedger::new(raw.clone(), plant, (10_000, 0));
         let [collects, judges, trains] = [(); 3].map(|()| Arc::new(first.beside()));
         let (to_collect, collect_inbox) = queue(256, Overflow::DropNewest);
-        let (to_judge, judge_inbox) = queue::<Wake>(1, Overflow::DropOldest);
-        let (to_train, train_inbox) = queue::<Wake>(1, Overflow::DropOldest);
+        let (to_judge, judge_inbox) = queue::<Notification>(1, Overflow::DropOldest);
+        let (to_train, train_inbox) = queue::<Notification>(1, Overflow::DropOldest);
         let resources = Resources {
             folder,
             raw,

@@ -11,8 +11,8 @@ use hone_judge::JudgeEffects;
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Clock, Event, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger,
-    StatusRegistry, Wake, queue,
+    Clock, Event, Latest, ManualClock, Notification, Outbox, Overflow, SeededIds, ShutdownTrigger,
+    StatusRegistry, queue,
 };
 use hone_train::{Train, TrainEffects};
 
@@ -54,8 +54,8 @@ enum Action {
     Tick,
     Perform,
     Hear,
-    LoseWake,
-    ExtraWake,
+    LoseNotification,
+    ExtraNotification,
     Crash,
     CrashAll,
     Stop,
@@ -79,8 +79,8 @@ const ACTIONS: [(Action, usize); 21] = [
     (Action::Tick, 60),
     (Action::Perform, 300),
     (Action::Hear, 300),
-    (Action::LoseWake, 10),
-    (Action::ExtraWake, 10),
+    (Action::LoseNotification, 10),
+    (Action::ExtraNotification, 10),
     (Action::Crash, 8),
     (Action::CrashAll, 1),
     (Action::Stop, 3),
@@ -127,8 +127,8 @@ pub(super) struct World {
     carry: Carry,
     stop: ShutdownTrigger,
     trainer: Arc<FakeTrainer>,
-    to_judge: Outbox<Wake>,
-    to_train: Outbox<Wake>,
+    to_judge: Outbox<Notification>,
+    to_train: Outbox<Notification>,
     judge: Seat<hone_judge::State, JudgeEffects>,
     collect_config: hone_collect::Config,
     tally: Tally,
@@ -450,8 +450,8 @@ impl World {
             Action::Tick => at!(self, which, seat => seat.step(now_ms, Event::Ticked)),
             Action::Perform => self.perform(which).await,
             Action::Hear => self.hear(which),
-            Action::LoseWake => drop(self.wakes(which).0.try_recv()),
-            Action::ExtraWake => drop(self.wakes(which).1.send(Wake)),
+            Action::LoseNotification => drop(self.notifications(which).0.try_recv()),
+            Action::ExtraNotification => drop(self.notifications(which).1.send(Notification)),
             Action::Crash => self.crash(which).await,
             Action::CrashAll => self.crash_all().await,
             Action::Stop => at!(self, which, seat => if seat.is_up() && !seat.draining {
@@ -475,8 +475,11 @@ impl World {
         self.replace_drained();
     }
 
-    /// The two ends of the wakes to a loop other than collect, which gets none.
-    fn wakes(&self, which: Which) -> (&hone_runtime::Inbox<Wake>, &Outbox<Wake>) {
+    /// The two ends of the notifications to a loop other than collect, which gets none.
+    fn notifications(
+        &self,
+        which: Which,
+    ) -> (&hone_runtime::Inbox<Notification>, &Outbox<Notification>) {
         match which {
             Which::Collect | Which::Judge => (&self.judge.inbox, &self.to_judge),
             Which::Train => (&self.train.inbox, &self.to_train),

@@ -257,7 +257,10 @@ impl Arm {
         }
         let mean = turns.iter().map(|(_, score)| score).sum::<f32>() / 16.0;
         self.house.judge(&turns).await;
-        self.running.wakes.send(hone_runtime::Wake).ok();
+        self.running
+            .notifications
+            .send(hone_runtime::Notification)
+            .ok();
         self.house.until_settled(0).await;
         self.house
             .until(0, || async { self.house.number("job_under_way") == 0.0 })

@@ -88,7 +88,7 @@ async fn a_next_state_is_handed_on_even_if_its_own_request_is_refused() {
 async fn answered(stage: &Stage) -> Option<String> {
     let told = std::mem::take(&mut *stage.told.lock().unwrap());
     let (outbox, inbox) = queue(64, Overflow::DropNewest);
-    let (wakes, _woken) = queue(4, Overflow::DropNewest);
+    let (notifications, _notified) = queue(4, Overflow::DropNewest);
     let (first, mut receipts) = (told.turns[0].id, Vec::new());
     for turn in told.turns {
         let (receipt, waiting) = oneshot::channel();
@@ -110,7 +110,7 @@ async fn answered(stage: &Stage) -> Option<String> {
     };
     let stop = ShutdownTrigger::new();
     stop.pull();
-    let ran = hone_collect::run(ctx, inbox, wakes, stop.signal()).await;
+    let ran = hone_collect::run(ctx, inbox, notifications, stop.signal()).await;
     ran.unwrap();
     let view = stage.http.ledger.turn(first).await.unwrap().unwrap();
     let next = view.transition?.next_state.items;

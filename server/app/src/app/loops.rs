@@ -7,7 +7,8 @@ use hone_collect::Input;
 use hone_domain::Loop;
 use hone_kernels::Executor;
 use hone_runtime::{
-    Backoff, Inbox, LoopPhase, Outbox, Overflow, Shutdown, StatusRegistry, Wake, queue, supervise,
+    Backoff, Inbox, LoopPhase, Notification, Outbox, Overflow, Shutdown, StatusRegistry, queue,
+    supervise,
 };
 use hone_serve::{Backend, Engine};
 use tokio::task::JoinSet;
@@ -124,10 +125,10 @@ pub(super) fn tls(
     tls.map(Tls::acceptor).transpose()
 }
 
-/// Collect: turns, next states and feedback in, wakes to the judge out.
+/// Collect: turns, next states and feedback in, notifications to the judge out.
 pub(super) fn collect(
     resources: &Resources,
-    to_judge: Outbox<Wake>,
+    to_judge: Outbox<Notification>,
     loops: &mut JoinSet<()>,
 ) -> Option<Outbox<Input>> {
     if !resources.config.runs(Loop::Collect) {
@@ -294,10 +295,10 @@ fn read_parts(resources: &Resources, base: &BaseParts) -> Result<ReaderParts, St
     })
 }
 
-/// Judge: wakes from collect in, wakes to train out. `base` is what may vote here.
+/// Judge: notifications from collect in, notifications to train out. `base` is what may vote here.
 pub(super) async fn judge(
     resources: &Resources,
-    (inbox, to_train): (Inbox<Wake>, Outbox<Wake>),
+    (inbox, to_train): (Inbox<Notification>, Outbox<Notification>),
     base: Option<BaseParts>,
     loops: &mut JoinSet<()>,
 ) -> Result<(), String> {
@@ -342,12 +343,12 @@ pub(super) async fn judge(
     Ok(())
 }
 
-/// Train: wakes from the judge in, the newest policies out. Without a model there is nothing to
+/// Train: notifications from the judge in, the newest policies out. Without a model there is nothing to
 /// train.
 pub(super) fn train(
     resources: &Resources,
     (served, engine): (&Served, Option<Arc<Engine>>),
-    inbox: Inbox<Wake>,
+    inbox: Inbox<Notification>,
     loops: &mut JoinSet<()>,
 ) -> Result<(), String> {
     let Some(builtin) = served

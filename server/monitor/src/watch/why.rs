@@ -360,7 +360,7 @@ fn loop_alerts(facts: &Facts, found: &mut Vec<Alert>) {
             ));
         }
         let (depth, limit) = (status.queue_depth, status.queue_limit);
-        // A line of one place holds a wake, and is full by design.
+        // A line of one place holds a notification, and is full by design.
         if limit > 1 && depth as f64 >= FULL_SHARE * limit as f64 {
             let text = format!("The line before the {name} loop holds {depth} of at most {limit}.");
             let what = "Give the process more time or cores, or send fewer requests.";

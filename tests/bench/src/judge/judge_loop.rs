@@ -13,7 +13,7 @@ use hone_judge::{Completer, Ctx, ModelConfig};
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, Wake, queue,
+    Notification, Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, queue,
 };
 use uuid::Uuid;
 
@@ -139,11 +139,11 @@ pub(super) async fn judge_in(
         config,
         registry: StatusRegistry::new(),
     };
-    let (wake, inbox) = queue(1, Overflow::DropOldest);
-    let (to_train, _woken) = queue(1, Overflow::DropOldest);
+    let (notify, inbox) = queue(1, Overflow::DropOldest);
+    let (to_train, _notified) = queue(1, Overflow::DropOldest);
     let stop = ShutdownTrigger::new();
     let running = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
-    let _woken = wake.send(Wake).is_ok();
+    let _notified = notify.send(Notification).is_ok();
     let began = Instant::now();
     let mut judged = Vec::with_capacity(turns.len());
     for turn in &turns {
