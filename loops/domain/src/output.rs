@@ -9,8 +9,10 @@ mod begin;
 mod call;
 mod loose;
 mod manner;
+mod marks;
 mod parameters;
 mod parsed;
+mod part;
 mod python;
 mod scan;
 mod spans;
@@ -19,44 +21,24 @@ use std::sync::Arc;
 
 pub use self::begin::CallFinder;
 use self::call::begun;
-pub use self::call::{Called, members};
+pub use self::call::members;
 use self::loose::Loose;
 pub use self::manner::{CallStyle, OutputFormat, Reasoning};
-use self::parameters::Telling;
-pub use self::parameters::{
-    FUNCTION_CLOSE, FUNCTION_OPEN, Functions, Named, PARAMETER_CLOSE, PARAMETER_OPEN, guessed,
-    worded,
+pub use self::marks::{
+    CALL_CLOSE, CALL_OPEN, FUNCTION_CLOSE, FUNCTION_OPEN, PARAMETER_CLOSE, PARAMETER_OPEN,
 };
+use self::marks::{PYTHON_TAG, THINK_CLOSE, THINK_OPEN, overlap};
+use self::parameters::Telling;
+pub use self::parameters::{Functions, Named, guessed, worded};
 pub use self::parsed::ParsedOutput;
+pub use self::part::{Called, Part};
 use self::scan::CallScan;
 pub use self::spans::Span;
 
-/// What opens a call in [`CallStyle::Tags`].
-pub const CALL_OPEN: &str = "<tool_call>";
-/// What closes it.
-pub const CALL_CLOSE: &str = "</tool_call>";
-/// What Llama writes before a call.
-const PYTHON_TAG: &str = "<|python_tag|>";
 /// So many bytes are looked through for the ends of broken calls; after that no call is looked for.
 const VAIN_MAX: usize = 1 << 20;
 /// Longest beginning of a call, up to its arguments, that is told early.
 const BEGIN_BYTES_MAX: usize = 1 << 10;
-const THINK_OPEN: &str = "<think>";
-const THINK_CLOSE: &str = "</think>";
-
-/// A part of what was said, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Reasoning.
-    Reasoning(String),
-    /// Text for the user.
-    Content(String),
-    /// A call of this name begins; its arguments follow, in one piece or more.
-    CallBegun(String),
-    /// More of the arguments of the call that began last.
-    Arguments(String),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// Before anything but space.
@@ -601,18 +583,6 @@ impl OutputParser {
             out.push(Part::Content(said));
         }
     }
-}
-
-/// Length of the longest end of `text` that begins `tag` without completing it.
-fn overlap(text: &str, tag: &str) -> usize {
-    let most = text.len().min(tag.len() - 1);
-    (1..=most)
-        .rev()
-        .find(|n| {
-            tag.as_bytes()
-                .starts_with(&text.as_bytes()[text.len() - n..])
-        })
-        .unwrap_or(0)
 }
 
 #[cfg(test)]

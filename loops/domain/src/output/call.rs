@@ -3,16 +3,9 @@
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-use super::{CallStyle, Functions};
-
-/// A call without an id; `arguments` is the JSON text of an object as the model wrote it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Called {
-    /// Function name.
-    pub name: String,
-    /// JSON text of the arguments.
-    pub arguments: String,
-}
+use super::manner::CallStyle;
+use super::parameters::{self, Functions};
+use super::part::Called;
 
 impl Called {
     /// A call from its text: that of a function, or else that of one JSON object: a name, and arguments that are an object or the
@@ -23,7 +16,7 @@ impl Called {
         functions: &dyn Functions,
     ) -> Option<Self> {
         if style == Some(CallStyle::Parameters) {
-            return super::parameters::parse(object, functions);
+            return parameters::parse(object, functions);
         }
         let whole: Value = serde_json::from_str(object).ok()?;
         whole.as_object()?;
@@ -52,7 +45,7 @@ pub(super) fn begun(object: &str, style: CallStyle) -> Option<(String, usize)> {
     let arguments = match style {
         CallStyle::Tags => "arguments",
         CallStyle::Json => "parameters",
-        CallStyle::Parameters => return Some((super::parameters::named(object)?, 0)),
+        CallStyle::Parameters => return Some((parameters::named(object)?, 0)),
     };
     let (key, at) = text_at(object, skip_space(object, 1))?;
     let at = skip_space(object, colon(object, at)?);

@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::call::members;
+use super::marks::{CALL_CLOSE, CALL_OPEN, FUNCTION_CLOSE, FUNCTION_OPEN};
+use super::parameters::{self, Functions, guessed};
+use super::part::{Called, Part};
 use super::python::{called, python_call};
-use super::{Called, Functions, Part, guessed, members};
 
 /// Longest text that is held back for what it may turn out to be.
 const HELD_BYTES_MAX: usize = 64 * 1_024;
@@ -252,7 +255,7 @@ fn begins_otherwise(text: &str, functions: &dyn Functions) -> bool {
         };
     }
     if text.starts_with('<') {
-        let opens = [super::CALL_OPEN, super::FUNCTION_OPEN];
+        let opens = [CALL_OPEN, FUNCTION_OPEN];
         return !opens
             .iter()
             .any(|open| text.starts_with(open) || open.starts_with(text));
@@ -378,10 +381,10 @@ fn some_calls<'t>(text: &'t str, functions: &dyn Functions) -> Option<(Vec<Calle
             return values(rest.trim_start());
         }
     }
-    if text.starts_with(super::FUNCTION_OPEN) {
+    if text.starts_with(FUNCTION_OPEN) {
         return xml_function(text, functions);
     }
-    if let Some(rest) = text.strip_prefix(super::CALL_OPEN) {
+    if let Some(rest) = text.strip_prefix(CALL_OPEN) {
         let rest = rest.trim_start();
         return match rest.chars().next()? {
             '{' | '[' => values(rest),
@@ -505,8 +508,8 @@ fn mistral(text: &str) -> Option<(Vec<Called>, &str)> {
 
 /// `<function=name><parameter=key>value</parameter></function>`.
 fn xml_function<'t>(text: &'t str, functions: &dyn Functions) -> Option<(Vec<Called>, &'t str)> {
-    let end = text.find(super::FUNCTION_CLOSE)? + super::FUNCTION_CLOSE.len();
-    let call = super::parameters::parse(&text[..end], functions)?;
+    let end = text.find(FUNCTION_CLOSE)? + FUNCTION_CLOSE.len();
+    let call = parameters::parse(&text[..end], functions)?;
     Some((vec![call], &text[end..]))
 }
 
@@ -528,7 +531,7 @@ fn glm<'t>(text: &'t str, functions: &dyn Functions) -> Option<(Vec<Called>, &'t
         rest = behind.trim_start();
     }
     // A name alone is a call where the call is closed behind it.
-    let is_closed = !arguments.is_empty() || rest.starts_with(super::CALL_CLOSE);
+    let is_closed = !arguments.is_empty() || rest.starts_with(CALL_CLOSE);
     let is_name = is_closed && !name.is_empty() && !name.contains(char::is_whitespace);
     let arguments = Value::Object(arguments).to_string();
     is_name.then(|| (vec![called(name, &arguments)], rest))

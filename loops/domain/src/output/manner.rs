@@ -1,6 +1,6 @@
 //! The format of a model's output, as its template teaches it.
 
-use super::{CALL_OPEN, FUNCTION_OPEN, PYTHON_TAG, THINK_CLOSE, THINK_OPEN};
+use super::marks::{CALL_OPEN, FUNCTION_OPEN, PYTHON_TAG, THINK_CLOSE, THINK_OPEN};
 
 /// How a model family writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,16 +7,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Called, overlap};
+use super::marks::{FUNCTION_CLOSE, FUNCTION_OPEN, PARAMETER_CLOSE, PARAMETER_OPEN, overlap};
+use super::part::Called;
 
-/// What opens a function.
-pub const FUNCTION_OPEN: &str = "<function=";
-/// What closes it.
-pub const FUNCTION_CLOSE: &str = "</function>";
-/// What opens a parameter.
-pub const PARAMETER_OPEN: &str = "<parameter=";
-/// What closes it.
-pub const PARAMETER_CLOSE: &str = "</parameter>";
 /// Longest name of a function or a parameter, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 

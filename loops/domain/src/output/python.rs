@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Called;
+use super::part::Called;
 
 /// How deep literals may hold literals.
 const DEPTH_MAX: usize = 32;

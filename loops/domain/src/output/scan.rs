@@ -1,6 +1,6 @@
 //! Where a call ends.
 
-use super::CallStyle;
+use super::manner::CallStyle;
 use super::parameters::ParameterScan;
 
 /// Finds the end of what is called, in the style of a family.
