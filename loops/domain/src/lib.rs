@@ -14,6 +14,7 @@ mod check;
 mod consent;
 mod fair;
 mod fate;
+mod holdback;
 mod ids;
 mod imports;
 pub mod invariants;
@@ -41,9 +42,10 @@ pub use binding::{
 pub use blobs::{BlobError, BlobKey, Blobs};
 pub use calendar::civil;
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
-pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit, collect};
+pub use consent::{Admitted, Consent, Consents, Learning, Wanted, admit, collect};
 pub use fair::take_fairly;
 pub use fate::{Fate, Reason, Stage};
+pub use holdback::Holdback;
 pub use ids::{
     BatchId, FeedbackId, ForgetId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
