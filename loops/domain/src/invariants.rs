@@ -1,4 +1,4 @@
-//! The laws as named predicates. Production counts violations, tests and the simulator assert.
+//! The laws as named predicates. The doctor checks them on a ledger; tests and the simulator assert them.
 
 use crate::{Policy, PolicyVersion, Turn, TurnKind, VersionSpan};
 

@@ -45,8 +45,6 @@ pub struct Counters {
     pub prune_failures: u64,
     /// Versions taken back by the watch.
     pub trips: u64,
-    /// Broken laws.
-    pub law_violations: u64,
     /// Recomputed against recorded log-probs.
     pub parity: Parity,
     /// Ready turns, all scopes, when last looked at.
@@ -118,7 +116,6 @@ impl Counters {
             ("folders_pruned_total", self.folders_pruned as f64),
             ("prune_failures_total", self.prune_failures as f64),
             ("trips_total", self.trips as f64),
-            ("law_violations_total", self.law_violations as f64),
             ("parity_tokens_total", self.parity.tokens as f64),
             ("parity_mismatches", self.parity.mismatches as f64),
             (

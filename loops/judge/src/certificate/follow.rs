@@ -96,7 +96,6 @@ impl<'a, S: Sources> Walk<'a, S> {
             Via::Next => self.next(placed),
             Via::Call => self.call(placed, text),
             Via::Return => self.back(placed),
-            Via::Loop => Err(not_computed(text)),
         }?;
         self.run(placed, text)
     }

@@ -127,8 +127,6 @@ pub enum Via {
     Call,
     /// Back to the line that called.
     Return,
-    /// Back to the head of a loop.
-    Loop,
 }
 
 /// What a certificate is about.
@@ -186,7 +184,7 @@ impl Case {
 
     /// The messages that ask for a certificate; none where there is nothing to certify. `mark` is
     /// fresh and random, as in a vote's prompt.
-    pub(crate) fn messages(&self, mark: Uuid) -> Option<Vec<Message>> {
+    pub fn messages(&self, mark: Uuid) -> Option<Vec<Message>> {
         let changed = self.changed.as_ref().ok()?;
         let mark = mark.simple().to_string();
         let quote = |text: &str| text.replace(&mark, "");

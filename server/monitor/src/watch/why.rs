@@ -429,10 +429,10 @@ fn learning_alerts(facts: &Facts) -> [Option<Alert>; 7] {
         is.then(|| alert(id, severity, (text, what)))
     };
     let found = |loop_name, name| facts.number(loop_name, name);
-    let (broken, unequal) = (
-        found("train", "law_violations_total"),
-        found("train", "parity_mismatches"),
-    );
+    let unequal = found("train", "parity_mismatches");
+    let kept = ["turns_recorded_total", "turns_dropped_total", "turns_held"];
+    let kept: f64 = kept.iter().map(|name| found("collect", name)).sum();
+    let unaccounted = (found("collect", "turns_handed_total") - kept).abs();
     [
         when(
             facts.now.counts.is_none(),
@@ -471,10 +471,10 @@ fn learning_alerts(facts: &Facts) -> [Option<Alert>; 7] {
             DESPITE,
         ),
         when(
-            broken > 0.0,
-            ("laws_broken", error),
-            format!("{broken} times a law of the ring was found broken."),
-            "Pause train, keep a copy of the data folder, and report it.",
+            unaccounted > 0.0,
+            ("turns_unaccounted", error),
+            format!("{unaccounted} turns are neither recorded, nor dropped, nor held."),
+            "Keep a copy of the data folder and of the log, and report it.",
         ),
         when(
             unequal > 0.0,

@@ -238,8 +238,20 @@ fn of_learning() -> Vec<Told> {
             Some("judge_model_silent"),
         ),
         (
-            numbers("train", &[("law_violations_total", 1.0)]),
-            Some("laws_broken"),
+            numbers("collect", &[("turns_handed_total", 1.0)]),
+            Some("turns_unaccounted"),
+        ),
+        (
+            numbers(
+                "collect",
+                &[
+                    ("turns_handed_total", 3.0),
+                    ("turns_recorded_total", 1.0),
+                    ("turns_dropped_total", 1.0),
+                    ("turns_held", 1.0),
+                ],
+            ),
+            None,
         ),
         (
             numbers("train", &[("parity_mismatches", 1.0)]),

@@ -3,8 +3,9 @@
 //! its judge, whether broken certificates are seen, and whether one user's secrets reach another.
 //!
 //! With a table `[judge.model]` in the environment (`HONE__JUDGE__MODEL__URL` and `__NAME`) that model
-//! judges the labelled set and the commanding next states as well.
+//! judges the labelled set and the commanding next states as well, and writes certificates.
 
+mod argued;
 mod canary;
 mod commanded;
 mod judge_loop;
@@ -41,6 +42,7 @@ pub(super) fn judge(bench: &Bench) -> Result<Report, String> {
         let rows = labelled();
         accuracy(bench, &rows, &mut report).await?;
         commanded::measure(bench, &mut report).await?;
+        argued::measure(bench, &mut report).await?;
         Ok::<(), String>(())
     })?;
     reading::measure(bench, &mut report)?;

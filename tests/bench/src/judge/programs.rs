@@ -461,7 +461,7 @@ fn in_steps(c: &mut Certificate, (fault, at): (Fault, Place), rng: &mut Rng) -> 
         Fault::StepElsewhere if steps[at.step].premise == to => return Some(false),
         Fault::StepElsewhere => steps[at.step].premise = to,
         Fault::ViaChanged => {
-            let all = [Via::Start, Via::Next, Via::Call, Via::Return, Via::Loop];
+            let all = [Via::Start, Via::Next, Via::Call, Via::Return];
             let now = steps[at.step].via;
             let others: Vec<Via> = all.into_iter().filter(|via| *via != now).collect();
             steps[at.step].via = others[rng.below(others.len())];
