@@ -33,6 +33,7 @@ mod state;
 mod testing;
 mod verify;
 mod weigher;
+mod wording;
 
 // What the tests share with the bench names this crate from outside.
 #[cfg(test)]
@@ -49,9 +50,8 @@ use hone_runtime::{
 pub use breaker::Breaker;
 pub use checking::{Doing, Done};
 pub use completer::{CompleteOptions, Completed, Completer, CompleterError};
-pub use config::{
-    Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, MovingOn, ReadingConfig,
-};
+pub use config::{Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, ReadingConfig};
+pub use decide::MovingOn;
 pub use effects::JudgeEffects;
 pub use event::{CheckAsk, Effect, ReadAsk, RecordError, Report, VoteAsk, VoteError, WeighAsk};
 pub use reading::Reader;
@@ -72,7 +72,7 @@ pub fn vote_messages(
 
 /// What a vote on `next_state` says, as the loop reads it; none where it cannot be read.
 pub fn read_vote(words: &str, next_state: &hone_domain::NextState) -> Option<hone_domain::Outcome> {
-    let answer = answer::parse_apart(words, &prompt::texts(next_state));
+    let answer = answer::parse_apart(words, &wording::texts(next_state));
     answer.map(|answer| answer.outcome)
 }
 

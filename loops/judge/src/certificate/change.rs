@@ -3,7 +3,7 @@
 use diffy::patch_set::{FileOperation, ParseOptions, PatchSet};
 use hone_domain::SourceFile;
 
-use super::Unusable;
+use super::types::Unusable;
 
 /// Most comparisons of lines for what differs between both sides of a change. The differ has no limit
 /// of its own, and takes the product of lines and edits.

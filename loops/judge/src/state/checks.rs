@@ -14,7 +14,7 @@ use crate::checking::{Bench, Checking, Done};
 use crate::decide::{Decision, by_feedback, by_rules};
 use crate::event::{Key, key};
 use crate::verify::{self, Finding};
-use crate::{CheckAsk, Combine, Effect, prompt, rules};
+use crate::{CheckAsk, Combine, Effect, prompt, rules, wording};
 
 impl State {
     /// Begins as many checks as may be under way.
@@ -144,7 +144,7 @@ impl State {
             otherwise: by_rules,
             outcome: decided,
             heard: votes,
-            said: prompt::texts(next_state),
+            said: wording::texts(next_state),
             reply,
             turn,
         };
