@@ -8,18 +8,19 @@ use hone_ledger::{Ledger, LedgerError, Publish, Ready, Refusal};
 use hone_runtime::{Effects, Latest, Shutdown, StatusRegistry, Switch};
 
 use crate::claim::Claimer;
+use crate::ctx::{Ctx, NAME};
 use crate::event::{Effect, PublishOutcome, Report};
 use crate::priority::Priority;
 use crate::progress::UnderWay;
 use crate::prune::Pruner;
 use crate::publish::publish;
 use crate::save::save;
+use crate::serving::Serving;
 use crate::share::{Pacer, Reading, ShareLimits, ShareTotals};
 use crate::state::Train;
 use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
 use crate::watcher::Watcher;
 use crate::worker::{Abandoned, WorkTime, Worker};
-use crate::{Ctx, NAME, Serving};
 use hone_domain::adapter_key;
 
 /// Longest single sleep between slices, so that a stop or an idle server is seen soon.

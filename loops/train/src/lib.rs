@@ -19,6 +19,7 @@ mod config;
 mod context_config;
 mod counters;
 mod credit;
+mod ctx;
 mod effects;
 mod event;
 mod filter;
@@ -37,6 +38,7 @@ mod publish;
 mod retold;
 mod save;
 mod scopes;
+mod serving;
 mod share;
 mod state;
 mod trainer;
@@ -56,14 +58,9 @@ mod loop_tests;
 #[cfg(test)]
 mod testing;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use hone_domain::{Blobs, Policies, Token};
-use hone_ledger::{Ledger, Versions};
-use hone_runtime::{
-    Clock, DriveConfig, Ended, Ids, Inbox, Latest, Notification, Shutdown, StatusRegistry, drive,
-};
+use hone_runtime::{DriveConfig, Ended, Inbox, Notification, Shutdown, drive};
 
 pub use config::{
     AdapterPrecision, CanaryConfig, Config, ContextConfig, GateConfig, LearnerConfig, PruneConfig,
@@ -73,6 +70,7 @@ pub use counters::Counters;
 pub use credit::{
     Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow, second_tries,
 };
+pub use ctx::{Ctx, NAME};
 pub use effects::TrainEffects;
 pub use event::{Claimed, ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
@@ -88,6 +86,7 @@ pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use progress::{Phase, Progress, Stand, UnderWay};
 pub use retold::{FirstTry, Retold};
 pub use save::CHECKPOINT_FILE;
+pub use serving::{Served, Serving};
 pub use share::{Pacer, Reading, ShareLimits, ShareTotals};
 pub use state::Train;
 pub use trainer::{
@@ -96,54 +95,6 @@ pub use trainer::{
 pub use watch::{
     Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
 };
-
-/// The loop's name in the status registry.
-pub const NAME: &str = "train";
-
-/// How much is served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Served {
-    /// Whether somebody is served at this moment.
-    pub now: bool,
-    /// Whether somebody's prompt is computed at this moment, for which everybody waits.
-    pub long_step: bool,
-    /// Time in which somebody was, ever, in microseconds.
-    pub total_us: u64,
-}
-
-/// Says how much is served; asked between slices, so it must not wait.
-pub type Serving = Arc<dyn Fn() -> Served + Send + Sync>;
-
-/// What the loop is given.
-#[derive(Clone)]
-pub struct Ctx {
-    /// The ledger.
-    pub ledger: Arc<dyn Ledger>,
-    /// Decisions about versions.
-    pub versions: Arc<dyn Versions>,
-    /// Where adapters and checkpoints go.
-    pub blobs: Arc<dyn Blobs>,
-    /// What takes steps.
-    pub trainer: Arc<dyn Trainer>,
-    /// The newest version of every scope, for serve.
-    pub policies: Latest<Policies>,
-    /// How much is served.
-    pub serving: Serving,
-    /// Of the threads that the trainer computes on; the loop's own joins them.
-    pub priority: Priority,
-    /// Fixed prompts that every candidate is probed with, as tokens.
-    pub golden: Arc<Vec<Vec<Token>>>,
-    /// Makes batch ids.
-    pub ids: Arc<dyn Ids>,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Where the job under way is shown.
-    pub under_way: Latest<Option<UnderWay>>,
-    /// Its keys.
-    pub config: Config,
-    /// The status registry.
-    pub registry: StatusRegistry,
-}
 
 /// Why the loop ended badly.
 #[derive(Debug, thiserror::Error)]
