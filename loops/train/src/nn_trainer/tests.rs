@@ -2,19 +2,25 @@
 //! exactly, and what would collapse is refused.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use hone_checkpoint::{
-    ExpertsConfig, Family, LoadError, ModelConfig, NamedTensor, StoredDtype, TensorSource,
+    AdapterConfig, ExpertsConfig, Family, LoadError, ModelConfig, NamedTensor, StoredDtype,
+    TensorSource,
 };
 use hone_domain::{
-    Completion, Fate, Message, Policy, PolicyVersion, Reason, Role, SamplingMask, Scope,
-    StopReason, Turn, VersionSpan,
+    Blobs, Completion, Fate, Message, Policy, PolicyVersion, Reason, Role, SamplingMask, Scope,
+    StopReason, Token, Turn, VersionSpan,
 };
-use hone_kernels::TensorData;
+use hone_kernels::{Executor, TensorData};
 use hone_ledger::Ledger;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
-use hone_nn::{Adapter, BLOCK_TOKENS, KvPool, LogitsWanted, Scratch, SeqInput, Weights, forward};
+use hone_nn::{
+    Adapter, BLOCK_TOKENS, KvPool, LogitsWanted, Model, Scratch, SeqInput, Weights, forward,
+};
 
 use super::*;
+use crate::config::Config;
 use crate::credit::Method;
 use crate::house::House;
 use crate::pack::{CreditedTurn, pack};
