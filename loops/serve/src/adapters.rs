@@ -405,7 +405,8 @@ impl AdapterTable {
         &mut self,
         scope: &Scope,
         result: &LoadResult,
-        (proven, now_ms): (Option<&Policy>, i64),
+        proven: Option<&Policy>,
+        now_ms: i64,
     ) -> Changed {
         let Some(known) = self.known.get_mut(scope) else {
             return Changed::default();

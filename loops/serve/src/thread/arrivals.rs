@@ -142,7 +142,7 @@ impl Core {
             Wanted::Newest(scope) => {
                 let policies = self.ctx.policies.get();
                 let proven = policies.trial(scope).map(|trial| &trial.proven);
-                self.table.finish(scope, result, (proven, now_ms))
+                self.table.finish(scope, result, proven, now_ms)
             }
             Wanted::Exact(policy) => {
                 self.table.finish_exact(policy, result, now_ms);
@@ -173,8 +173,8 @@ impl Core {
     /// A loaded adapter is not what was published: it is taken out of service. What it said so far of
     /// requests under way is wrong, and so is what it left in the cache: those fail, and nobody finds that
     /// again. Requests that have not begun wait for the sound one.
-    pub(super) fn unfit(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
-        self.give_up_warming(wanted, (digest, error));
+    pub(super) fn unfit(&mut self, wanted: &Wanted, digest: Digest, error: &str) {
+        self.give_up_warming(wanted, digest, error);
         let was_served = self.table.discard(wanted, digest);
         self.pool.retire(self.root_of(wanted.scope(), Some(digest)));
         self.damages.note(digest);

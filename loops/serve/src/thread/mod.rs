@@ -312,7 +312,7 @@ impl Core {
                 wanted,
                 digest,
                 error,
-            } => self.unfit(&wanted, (digest, &error)),
+            } => self.unfit(&wanted, digest, &error),
             Command::Unused => self.drop_retired(),
             Command::Stop(at) => {
                 self.stop_at = Some(at);
