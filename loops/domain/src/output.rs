@@ -472,7 +472,7 @@ impl OutputParser {
                 let mut more = String::new();
                 let end = self
                     .telling
-                    .advance((scan, held), &*self.functions, &mut more);
+                    .advance(scan, held, &*self.functions, &mut more);
                 self.settled += end.unwrap_or(0);
                 (end, more)
             }

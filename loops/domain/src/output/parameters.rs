@@ -281,7 +281,8 @@ impl Telling {
     /// One past the end of the function that begins `text`; what became certain with it is added to `out`.
     pub(super) fn advance(
         &mut self,
-        (scan, text): (&mut ParameterScan, &str),
+        scan: &mut ParameterScan,
+        text: &str,
         functions: &dyn Functions,
         out: &mut String,
     ) -> Option<usize> {

@@ -88,7 +88,7 @@ pub fn check(
         let test =
             test.ok_or_else(|| format!("the test {:?} is not among those asked for", trace.id))?;
         let placed = placed(trace, &premises)?;
-        follow(&lines, trace, (&test.file, test.line), &placed)?;
+        follow(&lines, trace, &test.file, test.line, &placed)?;
     }
     concluded(certificate)
 }

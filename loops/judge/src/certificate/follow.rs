@@ -52,7 +52,8 @@ struct Walk<'a, S> {
 pub(super) fn follow<S: Sources>(
     sources: &S,
     trace: &TestTrace,
-    (file, line): (&str, usize),
+    file: &str,
+    line: usize,
     steps: &[Placed<'_>],
 ) -> Result<(), String> {
     let mut walk = Walk {

@@ -263,12 +263,12 @@ fn verify(scene: &Scene<'_>, verifier: &Verifier, tool: Option<&Regex>) -> (Outc
             expected,
             ignore_case,
             of,
-        } => each(*of, &|text| by_text(text, (expected.trim(), *ignore_case))),
+        } => each(*of, &|text| by_text(text, expected.trim(), *ignore_case)),
         Verifier::Numeric {
             expected,
             tolerance,
             of,
-        } => each(*of, &|text| by_number(text, (*expected, *tolerance))),
+        } => each(*of, &|text| by_number(text, *expected, *tolerance)),
         Verifier::Callback { .. } | Verifier::Certificate { .. } => {
             (Outcome::Abstain, "it is asked elsewhere".to_owned())
         }
@@ -302,7 +302,7 @@ fn by_report(result: &str) -> (Outcome, String) {
     told(report.failed == 0, evidence)
 }
 
-fn by_text(text: &str, (expected, ignore_case): (&str, bool)) -> (Outcome, String) {
+fn by_text(text: &str, expected: &str, ignore_case: bool) -> (Outcome, String) {
     let answer = answer::last(text);
     let same = if ignore_case {
         answer.to_lowercase() == expected.to_lowercase()
@@ -314,7 +314,7 @@ fn by_text(text: &str, (expected, ignore_case): (&str, bool)) -> (Outcome, Strin
     told(same, format!("{shown:?} {relation} {expected:?}"))
 }
 
-fn by_number(text: &str, (expected, tolerance): (f64, f64)) -> (Outcome, String) {
+fn by_number(text: &str, expected: f64, tolerance: f64) -> (Outcome, String) {
     match answer::last_number(text) {
         Some(number) => {
             let near = (number - expected).abs() <= tolerance;

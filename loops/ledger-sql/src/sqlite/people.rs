@@ -32,7 +32,7 @@ pub(super) async fn change(
         PeopleChange::ChangeKey(id, wanted) => change_key(connection, id, *wanted).await?,
         PeopleChange::RevokeKey(id, now_ms) => revoke_key(connection, id, *now_ms).await?,
         PeopleChange::RotateKey(old, new, ends_ms) => {
-            rotate_key(connection, (old, new), *ends_ms).await?
+            rotate_key(connection, old, new, *ends_ms).await?
         }
         PeopleChange::SignIn(new) => begin_sign_in(connection, new).await?,
         PeopleChange::SignOut(token) => {
@@ -191,7 +191,8 @@ async fn revoke_key(
 
 async fn rotate_key(
     connection: &mut SqliteConnection,
-    (old, new): (&str, &ApiKey),
+    old: &str,
+    new: &ApiKey,
     ends_ms: Millis,
 ) -> Result<Changed, Fault> {
     let ended = sqlx::query(
