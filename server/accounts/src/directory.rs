@@ -186,7 +186,7 @@ impl Directory {
             Recall::Wrong => return Ok(None),
             Recall::Ask(asked) => asked,
         };
-        let found = self.find_key((peer, key), now_ms).await?;
+        let found = self.find_key(peer, key, now_ms).await?;
         let caller = found.as_ref().map(|known| known.caller.clone());
         locked(&self.memory).learn(secret, asked, found, now_ms);
         Ok(caller)
@@ -194,7 +194,8 @@ impl Directory {
 
     pub(crate) async fn find_key(
         &self,
-        (peer, key): (IpAddr, &str),
+        peer: IpAddr,
+        key: &str,
         now_ms: Millis,
     ) -> Result<Option<Known>, Error> {
         let Some(id) = secrets::id_of(key) else {

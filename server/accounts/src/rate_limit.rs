@@ -328,7 +328,7 @@ impl Row {
         self.fade(limits, now_ms);
         let streams = limits.streams_max.filter(|most| *most > 0);
         if let Some(most) = streams.filter(|most| self.live >= *most) {
-            return Err(limited(subject, ("completions at once", most), 1_000));
+            return Err(limited(subject, "completions at once", most, 1_000));
         }
         let rows = [
             (
@@ -350,7 +350,7 @@ impl Row {
         for (what, used, limit) in rows {
             let Some(limit) = limit else { continue };
             if let Some(wait_ms) = used.wait_ms(limit) {
-                return Err(limited(subject, (what, limit.most), wait_ms));
+                return Err(limited(subject, what, limit.most, wait_ms));
             }
         }
         Ok(())
@@ -374,7 +374,7 @@ impl Inner {
     }
 }
 
-fn limited(subject: &Subject, (what, most): (&str, u64), retry_after_ms: u64) -> Error {
+fn limited(subject: &Subject, what: &str, most: u64, retry_after_ms: u64) -> Error {
     let wait_s = retry_after_ms.div_ceil(1_000);
     let what = match what.split_once("s ") {
         Some((one, per)) if most == 1 => format!("{one} {per}"),

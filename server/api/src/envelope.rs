@@ -55,7 +55,7 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let cors = Cors::of(&http.guard.get(), request.headers());
     let mut response = match cors.preflight(request.method(), request.headers()) {
         Some(told) => told,
-        None => admitted(&http, (id, &public_id), (peer, route), (request, next)).await,
+        None => admitted(&http, id, &public_id, peer, route, request, next).await,
     };
     if is_anthropic {
         response = anthropic::told(response, &public_id);
@@ -81,15 +81,18 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
 /// Answers those who may ask.
 async fn admitted(
     http: &Http,
-    (id, public_id): (RequestId, &str),
-    (peer, route): (IpAddr, Option<&str>),
-    (request, next): (Request, Next),
+    id: RequestId,
+    public_id: &str,
+    peer: IpAddr,
+    route: Option<&str>,
+    request: Request,
+    next: Next,
 ) -> Response {
     let seen = Seen {
         method: request.method(),
         route,
         peer,
-        client: guard::client_of(&http.config, (peer, request.headers())),
+        client: guard::client_of(&http.config, peer, request.headers()),
         headers: request.headers(),
     };
     let client = seen.client;
@@ -104,7 +107,7 @@ async fn admitted(
                 client,
                 parent: telemetry::parent(request.headers()),
             };
-            within_limits(http, (context, route), (request, next)).await
+            within_limits(http, context, route, request, next).await
         }
     }
 }
@@ -112,8 +115,10 @@ async fn admitted(
 /// Answers, within the caller's limits where the route has any.
 async fn within_limits(
     http: &Http,
-    (context, route): (RequestContext, Option<&str>),
-    (mut request, next): (Request, Next),
+    context: RequestContext,
+    route: Option<&str>,
+    mut request: Request,
+    next: Next,
 ) -> Response {
     if !rights::is_metered(route) {
         return answer(http, context, (request, next)).await;
@@ -219,8 +224,8 @@ async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
     let caller = http.people.seated(identify(http, &seen).await?);
     caller.check(needed?)?;
     match seen.headers.get(AGENT) {
-        Some(agent) => act_for(http, caller, (agent, seen.route)),
-        None => within_agency(http, caller, (seen.method, seen.route)),
+        Some(agent) => act_for(http, caller, agent, seen.route),
+        None => within_agency(http, caller, seen.method, seen.route),
     }
 }
 
@@ -228,7 +233,8 @@ async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
 fn act_for(
     http: &Http,
     caller: Caller,
-    (agent, route): (&HeaderValue, Option<&str>),
+    agent: &HeaderValue,
+    route: Option<&str>,
 ) -> Result<Caller, ApiError> {
     let Some(what) = rights::for_agents(route) else {
         return Err(ApiError::Forbidden {
@@ -263,7 +269,8 @@ fn act_for(
 fn within_agency(
     http: &Http,
     caller: Caller,
-    (method, route): (&Method, Option<&str>),
+    method: &Method,
+    route: Option<&str>,
 ) -> Result<Caller, ApiError> {
     if rights::is_open_to_agents(method, route) || !http.people.groups().is_agent(&caller.owner) {
         return Ok(caller);

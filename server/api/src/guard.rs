@@ -97,8 +97,10 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 /// Whether the browser speaks TLS: by the address it is told to use, to this server itself, or to a
 /// trusted proxy that says so.
 pub fn is_by_tls(
-    (http, people): (&HttpConfig, &PeopleConfig),
-    (peer, headers): (IpAddr, &HeaderMap),
+    http: &HttpConfig,
+    people: &PeopleConfig,
+    peer: IpAddr,
+    headers: &HeaderMap,
 ) -> bool {
     let said = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
     people.is_tls()
@@ -108,7 +110,7 @@ pub fn is_by_tls(
 
 /// Who a request comes from: the peer, or whom trusted proxies name. What stands before that is anybody's
 /// word.
-pub fn client_of(http: &HttpConfig, (peer, headers): (IpAddr, &HeaderMap)) -> IpAddr {
+pub fn client_of(http: &HttpConfig, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let lines = headers.get_all("x-forwarded-for").iter().rev();
     let mut named = lines.flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
     let mut client = peer.to_canonical();
@@ -163,7 +165,7 @@ impl Guard {
         (credential, found): (Credential<'_>, Option<Caller>),
         strict: bool,
     ) -> Result<Caller, ApiError> {
-        let local = || self.local((peer, method, headers), strict && !self.trust_loopback);
+        let local = || self.local(peer, method, headers, strict && !self.trust_loopback);
         if let Some(caller) = found {
             return Ok(caller);
         }
@@ -185,7 +187,9 @@ impl Guard {
     /// what others send need not say so, and then looks the same.
     fn local(
         &self,
-        (peer, method, headers): (IpAddr, &Method, &HeaderMap),
+        peer: IpAddr,
+        method: &Method,
+        headers: &HeaderMap,
         is_inhabited: bool,
     ) -> Result<Caller, ApiError> {
         if is_inhabited && self.loopback && peer.is_loopback() && !self.sign_in {

@@ -228,7 +228,7 @@ pub async fn layer(
     if request.method() != Method::POST || !ROUTES.contains(&route.as_str()) || key.is_none() {
         return next.run(request).await;
     }
-    match keyed(&replaying, (route, request), next).await {
+    match keyed(&replaying, route, request, next).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
     }
@@ -236,7 +236,8 @@ pub async fn layer(
 
 async fn keyed(
     replaying: &Arc<Replaying>,
-    (route, request): (String, Request),
+    route: String,
+    request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let key = key_of(request.headers())?;

@@ -45,7 +45,7 @@ async fn live(
         app = App::start(config) => app?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     };
-    greet(&app, (serves, needs_key, is_first), scheme);
+    greet(&app, serves, needs_key, is_first, scheme);
     let failure = loop {
         tokio::select! {
             () = signals.next() => break None,
@@ -91,7 +91,7 @@ async fn reload(app: &App, read: &dyn Fn() -> Result<Config, String>) {
 }
 
 /// What a person needs to begin.
-fn greet(app: &App, (serves, needs_key, is_first): (bool, bool, bool), scheme: &str) {
+fn greet(app: &App, serves: bool, needs_key: bool, is_first: bool, scheme: &str) {
     let url = format!("{scheme}://{}", app.addr);
     println!("Hone {} listens on {url}", env!("CARGO_PKG_VERSION"));
     let new = if is_first { " (new)" } else { "" };

@@ -168,7 +168,7 @@ impl Offered {
     }
 
     /// Whether a value may be meant for an argument, perhaps as a text.
-    fn fits(&self, (function, name): (&str, &str), value: &Value) -> bool {
+    fn fits(&self, function: &str, name: &str, value: &Value) -> bool {
         let kinds = self.kinds(function, name);
         let worded = value.as_str().and_then(worded);
         let as_text = worded.is_some_and(|value| kinds.has(Kinds::of_value(&value)));
@@ -239,7 +239,7 @@ impl Functions for Offered {
         has_required
             && said
                 .iter()
-                .all(|(name, value)| self.fits((function, name), value))
+                .all(|(name, value)| self.fits(function, name, value))
     }
 }
 

@@ -202,12 +202,12 @@ async fn follow(inference: &InferenceService, mut job: Job, out: mpsc::Sender<Pi
                 return finish(inference, (job, parser), *end, how).await;
             }
             Some(Delta::Failed(error)) => {
-                return fail(inference, &job, first_token_ms, (&out, error));
+                return fail(inference, &job, first_token_ms, &out, error);
             }
             None => {
                 let error = ServeError::Internal("the engine ended without an answer".to_owned());
                 let error = cut.error.unwrap_or(error);
-                return fail(inference, &job, first_token_ms, (&out, error));
+                return fail(inference, &job, first_token_ms, &out, error);
             }
         }
     }
@@ -218,10 +218,11 @@ fn fail(
     inference: &InferenceService,
     job: &Job,
     first_token_ms: Option<Millis>,
-    (out, error): (&mpsc::Sender<Piece>, ServeError),
+    out: &mpsc::Sender<Piece>,
+    error: ServeError,
 ) {
     inference.counters.failed.add(1);
-    tell(inference, job, first_token_ms, (Err(&error), 0));
+    tell(inference, job, first_token_ms, Err(&error), 0);
     send(out, Piece::Failed(error));
 }
 
@@ -328,7 +329,7 @@ async fn finish(
     let version = end.version;
     let (reasoning_tokens, predicted) = (parser.thoughts, end.predicted);
     let receipt = offer(inference, job.collect, end.turn);
-    remember(inference, &job, (parser.text, &tokens), stop);
+    remember(inference, &job, parser.text, &tokens, stop);
     if job.done {
         inference.session_done(job.ask.context.session);
     }
@@ -347,7 +348,7 @@ async fn finish(
         Some(error) => Err(error),
         None => Ok((stop, version, receipt == Receipt::Collected)),
     };
-    tell(inference, &job, first_token_ms, (how, tokens.len()));
+    tell(inference, &job, first_token_ms, how, tokens.len());
     let piece = match cancelled {
         Some(error) => Piece::Failed(error),
         None => Piece::Ended(Ended {
@@ -376,10 +377,8 @@ fn tell(
     inference: &InferenceService,
     job: &Job,
     first_token_ms: Option<Millis>,
-    (outcome, tokens): (
-        Result<(StopReason, PolicyVersion, bool), &ServeError>,
-        usize,
-    ),
+    outcome: Result<(StopReason, PolicyVersion, bool), &ServeError>,
+    tokens: usize,
 ) {
     if let Some(telemetry) = &inference.telemetry {
         telemetry.completed(&Completed {
@@ -455,7 +454,8 @@ fn offer(
 fn remember(
     inference: &InferenceService,
     job: &Job,
-    (text, tokens): (String, &[Token]),
+    text: String,
+    tokens: &[Token],
     stop: StopReason,
 ) {
     let ask = &job.ask;

@@ -182,7 +182,8 @@ impl InferenceService {
     /// Works on an owner's text of so many characters: off the async threads, unless it is a short one.
     pub async fn apart<T: Send + 'static>(
         self: &Arc<Self>,
-        (owner, chars): (&str, usize),
+        owner: &str,
+        chars: usize,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, OpenError> {
         if chars <= self.limits.inline_chars_max {

@@ -238,7 +238,7 @@ impl InferenceService {
             let prepared = inference.prepare(&request, admitted_ms);
             (request, prepared)
         };
-        let (request, prepared) = self.apart((&owner, chars), prepare).await?;
+        let (request, prepared) = self.apart(&owner, chars, prepare).await?;
         self.ask_all(&request, prepared?, admitted_ms)
     }
 
@@ -252,7 +252,7 @@ impl InferenceService {
                 (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
             })
         };
-        self.apart((&owner, usize::MAX), work).await?
+        self.apart(&owner, usize::MAX, work).await?
     }
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
@@ -321,7 +321,7 @@ impl InferenceService {
         Ok(match &request.prompt {
             PromptSource::Chat { tools, extra } => {
                 let tools = tools.as_deref();
-                Some(self.rendered((&request.messages, recorded), (tools, extra))?)
+                Some(self.rendered(&request.messages, recorded, tools, extra)?)
             }
             PromptSource::Text(text) => Some(text.clone()),
             PromptSource::Tokens(_) => None,
@@ -332,8 +332,10 @@ impl InferenceService {
     /// conversation is told once more in the form that every template takes.
     pub fn rendered(
         &self,
-        (messages, recorded): (&[Message], &[(usize, Arc<str>)]),
-        (tools, extra): (Option<&[Value]>, &Map<String, Value>),
+        messages: &[Message],
+        recorded: &[(usize, Arc<str>)],
+        tools: Option<&[Value]>,
+        extra: &Map<String, Value>,
     ) -> Result<String, LanguageError> {
         let rendered = |takes: Takes| {
             let values = for_template(takes, messages, recorded);
@@ -419,14 +421,14 @@ impl InferenceService {
         let admitted = self.admit(request, prepared.binding.session);
         let scoring = request.prompt_logprobs;
         let scoring =
-            scoring.map(|top| self.scoring(request, &prepared, (&admitted, admitted_ms, top)));
+            scoring.map(|top| self.scoring(request, &prepared, &admitted, admitted_ms, top));
         let scoring = scoring.transpose()?;
-        let asked = self.ask_each(request, &prepared, (&turns, &admitted, admitted_ms));
+        let asked = self.ask_each(request, &prepared, &turns, &admitted, admitted_ms);
         // What is not to be kept of a request is not kept as what it answers, either.
         if admitted.collect == Collect::Yes {
             // Binding names a next state once, so it is handed on even if this ask was refused.
             let next_turn = asked.is_ok().then(|| turns[0]);
-            self.observe(request, &prepared.binding, (next_turn, admitted_ms));
+            self.observe(request, &prepared.binding, next_turn, admitted_ms);
         }
         Ok(Opened {
             session: prepared.binding.session,
@@ -451,7 +453,9 @@ impl InferenceService {
         self: &Arc<Self>,
         request: &Request,
         prepared: &Prepared,
-        (turns, admitted, admitted_ms): (&[TurnId], &Admitted, Millis),
+        turns: &[TurnId],
+        admitted: &Admitted,
+        admitted_ms: Millis,
     ) -> Result<Vec<Choice>, ServeError> {
         let offered = request.offered(prepared.output_format.calls);
         let Some(first) = turns.first() else {
@@ -560,7 +564,8 @@ impl InferenceService {
         &self,
         request: &Request,
         binding: &Binding,
-        (next_turn, at_ms): (Option<TurnId>, Millis),
+        next_turn: Option<TurnId>,
+        at_ms: Millis,
     ) {
         let (Some(parent), Some(collect)) = (binding.parent, &self.collect) else {
             return;

@@ -21,7 +21,9 @@ impl InferenceService {
         &self,
         request: &Request,
         prepared: &Prepared,
-        (admitted, admitted_ms, top): (&Admitted, Millis, u8),
+        admitted: &Admitted,
+        admitted_ms: Millis,
+        top: u8,
     ) -> Result<Ask, OpenError> {
         let most = LOGPROBS_MAX / (usize::from(top) + 1);
         if prepared.tokens.len() > most {

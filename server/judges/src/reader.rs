@@ -74,11 +74,7 @@ impl States {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn fit(
-        &self,
-        precision_min: f64,
-        (busy, cancel): (&Busy, &Cancel),
-    ) -> Result<Probe, String> {
+    pub fn fit(&self, precision_min: f64, busy: &Busy, cancel: &Cancel) -> Result<Probe, String> {
         let mut examples = Vec::new();
         let mut add = |exchange: Exchange<'_>, label, wish| {
             while busy() && !cancel.is_cancelled() {
@@ -182,7 +178,7 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
         Some(probe) => Ok(probe),
         None => parts
             .states
-            .fit(parts.config.precision_min, (&parts.busy, cancel)),
+            .fit(parts.config.precision_min, &parts.busy, cancel),
     };
     let fit_s = began.elapsed().as_secs_f64();
     match found {

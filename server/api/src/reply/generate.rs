@@ -68,7 +68,7 @@ pub async fn whole(frame: Frame, mut merged: Merged, form: &Form) -> Result<Resp
         if form.text {
             choice["text"] = json!(gathered.parsed.content);
         }
-        add(&mut choice, &frame.captured((at, 0), ended));
+        add(&mut choice, &frame.captured(at, 0, ended));
         choices.push(choice);
     }
     let usage = frame.usage(begun, sampled);
@@ -158,7 +158,7 @@ impl StreamEncoder for GenerateEncoder {
                 });
                 add(
                     &mut choice,
-                    &self.frame.captured((0, self.tokens_sent), &ended),
+                    &self.frame.captured(0, self.tokens_sent, &ended),
                 );
                 out.push_back(self.event(choice, Some(&HoneNote::of(&ended))));
             }
@@ -197,9 +197,9 @@ pub async fn sglang(frame: Frame, mut merged: Merged, form: &Form) -> Result<Res
         }
         if frame.logprobs.is_some() {
             sampled_logprobs(&mut meta, gathered);
-            input_logprobs(&mut meta, (&frame, at, form.input_from));
+            input_logprobs(&mut meta, &frame, at, form.input_from);
         }
-        let captured = frame.captured((at, 0), ended);
+        let captured = frame.captured(at, 0, ended);
         for (name, value) in [
             ("sampling_mask", json!(captured.sampling_mask)),
             ("routed_experts", json!(captured.routed_experts)),
@@ -244,7 +244,7 @@ fn sampled_logprobs(meta: &mut Value, gathered: &Gathered) {
 }
 
 /// Log-probs of a prompt from a place on, where they are reported; the first token has none.
-fn input_logprobs(meta: &mut Value, (frame, at, from): (&Frame, usize, usize)) {
+fn input_logprobs(meta: &mut Value, frame: &Frame, at: usize, from: usize) {
     let prompt = frame.prompt_of(at);
     let Some(scored) = frame.scored_of(at) else {
         return;

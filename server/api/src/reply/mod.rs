@@ -198,7 +198,7 @@ impl Frame {
     }
 
     /// What a trainer asked for, of an ended choice of which `told` tokens were told before.
-    fn captured(&self, (at, told): (usize, usize), ended: &Ended) -> Captured {
+    fn captured(&self, at: usize, told: usize, ended: &Ended) -> Captured {
         let (wants, completion) = (&self.capture, &ended.completion);
         let ids = || completion.tokens().get(told..).unwrap_or_default().to_vec();
         let is_first = wants.token_ids && self.dialect == Dialect::Text && told == 0;
@@ -229,7 +229,7 @@ impl Frame {
             token_logprobs: token_ids
                 .then(|| self.logprobs_of(ended).iter().copied().map(told).collect()),
             prompt_logprobs: self.scored_of(0).cloned(),
-            ..self.captured((0, 0), ended)
+            ..self.captured(0, 0, ended)
         }
     }
 

@@ -68,7 +68,7 @@ pub async fn whole(frame: Frame, mut merged: Merged) -> Result<Response, ApiErro
 /// Why a choice ended, and what a trainer asked for of it.
 fn end_of(frame: &Frame, at: usize, ended: Option<&Ended>) -> (&'static str, Captured) {
     let reason = ended.map_or("stop", |ended| finish_reason(ended.stop));
-    let captured = ended.map(|ended| frame.captured((at, 0), ended));
+    let captured = ended.map(|ended| frame.captured(at, 0, ended));
     (reason, captured.unwrap_or_default())
 }
 
@@ -85,7 +85,7 @@ fn chat_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
     let tool_calls: Vec<ReplyCall> = turn
         .map(|turn| {
             calls
-                .map(|(n, call)| reply_call(frame, (turn, n), call))
+                .map(|(n, call)| reply_call(frame, turn, n, call))
                 .collect()
         })
         .unwrap_or_default();
@@ -105,7 +105,7 @@ fn chat_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
     }
 }
 
-fn reply_call(frame: &Frame, (turn, number): (TurnId, usize), call: Called) -> ReplyCall {
+fn reply_call(frame: &Frame, turn: TurnId, number: usize, call: Called) -> ReplyCall {
     let id = call_id(turn, number);
     match is_custom(frame, &call.name) {
         true => ReplyCall {
@@ -423,7 +423,7 @@ impl Chunks {
             chars,
             ..
         } = self.choices[at];
-        let captured = self.frame.captured((at, tokens), ended);
+        let captured = self.frame.captured(at, tokens, ended);
         let rest = self.frame.logprobs_behind(ended, tokens);
         let finish_reason = Some(finish_reason(ended.stop));
         let hone = Some(HoneNote::of(ended));

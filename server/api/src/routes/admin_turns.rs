@@ -98,8 +98,8 @@ pub async fn list_turns(
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
-    let page = turn_page(&http, &query.filter()?, (before, limit)).await?;
-    record_list(&http, &context, (&query, &page.0.data)).await?;
+    let page = turn_page(&http, &query.filter()?, before, limit).await?;
+    record_list(&http, &context, &query, &page.0.data).await?;
     Ok(page)
 }
 
@@ -107,7 +107,8 @@ pub async fn list_turns(
 async fn record_list(
     http: &Http,
     context: &RequestContext,
-    (query, lines): (&AdminTurnsQuery, &[TurnLineReply]),
+    query: &AdminTurnsQuery,
+    lines: &[TurnLineReply],
 ) -> Result<(), ApiError> {
     let caller = &context.caller;
     let foreign = lines.iter().filter(|line| line.owner != caller.owner);

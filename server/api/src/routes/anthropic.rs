@@ -55,7 +55,7 @@ pub async fn create_message(
     ignored.extend(body.session.not_kept());
     let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &context)).await?;
+    let policy = choose(&http, &body.message.model, wish.user.as_deref(), &context).await?;
     if body.message.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
@@ -64,7 +64,8 @@ pub async fn create_message(
     let stops = talk.stops.clone();
     let stream = body.message.stream.unwrap_or(false);
     let capture = capture_of(
-        (&http, inference),
+        &http,
+        inference,
         &context.caller,
         &body.capture,
         &mut ignored,
@@ -80,7 +81,7 @@ pub async fn create_message(
         aliases: Aliases::default(),
         request: context.public_id.clone(),
     };
-    let plan = talk.plan(inference, policy, (wish, &context)).await?;
+    let plan = talk.plan(inference, policy, wish, &context).await?;
     let opened = inference.open(plan).await?;
     let admitted = admit(&http, inference, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();
@@ -128,10 +129,10 @@ pub async fn count_tokens(
     let (body, mut ignored) = MessagesRequest::from_object(object)?;
     let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &context)).await?;
+    let policy = choose(&http, &body.message.model, wish.user.as_deref(), &context).await?;
     let mut talk = talk((&http, inference), &body, &mut ignored)?;
     grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
-    let plan = talk.plan(inference, policy, (wish, &context)).await?;
+    let plan = talk.plan(inference, policy, wish, &context).await?;
     let input_tokens = inference.tokens_of(plan).await?.len();
     let mut response = Json(TokenCount { input_tokens }).into_response();
     name_ignored(&mut response, &ignored);

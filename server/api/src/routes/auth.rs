@@ -81,10 +81,7 @@ fn signed(http: &Http, signed: &Signed, by_tls: bool) -> Response {
 }
 
 pub(super) fn by_tls(http: &Http, context: &RequestContext, headers: &HeaderMap) -> bool {
-    is_by_tls(
-        (&http.config, http.people.config()),
-        (context.peer, headers),
-    )
+    is_by_tls(&http.config, http.people.config(), context.peer, headers)
 }
 
 /// Signs in; the reply sets the cookies `hone_session` and `hone_device`.

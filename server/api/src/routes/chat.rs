@@ -55,7 +55,7 @@ pub async fn chat_completions(
     ignored.extend(body.session.not_kept());
     let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &context)).await?;
+    let policy = choose(&http, &body.chat.model, wish.user.as_deref(), &context).await?;
     let (mut talk, aliases) = talk((&http, inference), &mut body, &mut ignored)?;
     let wishes = (
         ("reasoning_effort", body.chat.reasoning_effort.as_deref()),
@@ -64,7 +64,8 @@ pub async fn chat_completions(
     grant(inference, wishes, (&mut talk, &mut ignored))?;
     let stream = body.chat.stream.unwrap_or(false);
     let capture = capture_of(
-        (&http, inference),
+        &http,
+        inference,
         &context.caller,
         &body.capture,
         &mut ignored,
@@ -84,7 +85,7 @@ pub async fn chat_completions(
         aliases,
         request: context.public_id.clone(),
     };
-    let mut plan = talk.plan(inference, policy, (wish, &context)).await?;
+    let mut plan = talk.plan(inference, policy, wish, &context).await?;
     if plan.prediction.is_some() && !plan.may_draft(inference) {
         plan.prediction = None;
         ignored.push("prediction".to_owned());
@@ -127,7 +128,8 @@ fn talk(
         "top_logprobs",
         max_tokens,
         logprobs.then_some(sampling.top_logprobs),
-        (n as usize, inference.backend.capabilities().max_positions),
+        n as usize,
+        inference.backend.capabilities().max_positions,
     )?;
     let tools = &functions.tools;
     let talk = Talk {

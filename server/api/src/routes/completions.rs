@@ -94,7 +94,7 @@ pub(super) async fn begin(
     ignored.extend(body.session.not_kept());
     let inference = serving(http)?;
     let wish = body.session.resolve(headers, &http.binding)?;
-    let policy = choose(http, &body.text.model, (wish.user.as_deref(), context)).await?;
+    let policy = choose(http, &body.text.model, wish.user.as_deref(), context).await?;
     let wanted = Wanted {
         form: std::mem::take(&mut body.shape),
         offer: None,
@@ -103,7 +103,8 @@ pub(super) async fn begin(
     let (shape, _) = wanted.shape(inference, context.caller.counts_as()).await?;
     let stream = body.text.stream.unwrap_or(false);
     let capture = capture_of(
-        (http, inference),
+        http,
+        inference,
         &context.caller,
         &body.capture,
         &mut ignored,
@@ -156,7 +157,8 @@ fn plans(
         "logprobs",
         Some(max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
         logprobs,
-        (n as usize * prompts.len(), max_positions),
+        n as usize * prompts.len(),
+        max_positions,
     )?;
     let stops = body.sampling.stops()?;
     let (scope, said_by) = inference

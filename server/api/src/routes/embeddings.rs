@@ -111,7 +111,7 @@ pub async fn embeddings(
     let input = body.input;
     let chars = chars_of(&input);
     let inputs = inference
-        .apart((context.caller.counts_as(), chars), move |inference| {
+        .apart(context.caller.counts_as(), chars, move |inference| {
             inputs(inference, &input)
         })
         .await??;
@@ -154,7 +154,7 @@ pub async fn embeddings(
 
 fn inputs(inference: &InferenceService, input: &Value) -> Result<Vec<Vec<Token>>, ApiError> {
     let capabilities = inference.backend.capabilities();
-    let prompts = prompts_of(("input", input), capabilities.vocab, INPUTS_MAX)?;
+    let prompts = prompts_of("input", input, capabilities.vocab, INPUTS_MAX)?;
     let tokens: Vec<Vec<Token>> = prompts
         .into_iter()
         .map(|prompt| match prompt {

@@ -96,7 +96,7 @@ pub async fn make_key(
     }
     expiry::check(body.expires_ms, now_ms)
         .map_err(|message| ApiError::invalid("expires_ms", message))?;
-    check_number(&http, (&caller.owner, Makes::Another), now_ms).await?;
+    check_number(&http, &caller.owner, Makes::Another, now_ms).await?;
     let wanted = body.limits.map(RateLimits::from).unwrap_or_default();
     let wanted = Wanted {
         owner: caller.owner.clone(),
@@ -183,7 +183,8 @@ enum Makes {
 
 async fn check_number(
     http: &Http,
-    (owner, makes): (&str, Makes),
+    owner: &str,
+    makes: Makes,
     now_ms: Millis,
 ) -> Result<(), ApiError> {
     let keys = http.people.store().keys(Some(owner)).await;
@@ -264,7 +265,7 @@ pub async fn rotate_key(
     check_role(caller, old.role)?;
     let now_ms = http.people.now_ms();
     expiry::check_rotated(old.expires_ms, now_ms, "POST /v1/keys").map_err(ApiError::NotFound)?;
-    check_number(&http, (&old.owner, Makes::Successor), now_ms).await?;
+    check_number(&http, &old.owner, Makes::Successor, now_ms).await?;
     let wanted = Wanted {
         owner: old.owner,
         label: old.label,

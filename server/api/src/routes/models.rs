@@ -178,7 +178,7 @@ pub async fn get_model(
 ) -> Reply<ModelCard> {
     let mut card = cards(&http).into_iter().find(|card| card.id == id);
     if card.is_none() {
-        choose(&http, &id, (None, &context)).await?;
+        choose(&http, &id, None, &context).await?;
         card = versioned(&http, &id);
     }
     card.map(Json)

@@ -59,12 +59,7 @@ pub async fn create_response(
     ignored.extend(body.session.not_kept());
     let inference = serving(&http)?;
     let mut wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(
-        &http,
-        &body.response.model,
-        (wish.user.as_deref(), &context),
-    )
-    .await?;
+    let policy = choose(&http, &body.response.model, wish.user.as_deref(), &context).await?;
     let previous = previous(&http, &body, &context).await?;
     if let Some(turn) = &previous
         && wish.session_key.is_none()
@@ -78,7 +73,8 @@ pub async fn create_response(
     grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
     let stream = body.response.stream.unwrap_or(false);
     let capture = capture_of(
-        (&http, inference),
+        &http,
+        inference,
         &context.caller,
         &body.capture,
         &mut ignored,
@@ -94,7 +90,7 @@ pub async fn create_response(
         aliases,
         request: context.public_id.clone(),
     };
-    let mut planned = talk.plan(inference, policy, (wish, &context)).await?;
+    let mut planned = talk.plan(inference, policy, wish, &context).await?;
     let named = previous.filter(|turn| turn.scope == planned.scope);
     planned.continues = named.map(|turn| Continued {
         session: turn.session,
@@ -174,7 +170,8 @@ fn talk(
         "top_logprobs",
         max_tokens,
         alternatives,
-        (1, inference.backend.capabilities().max_positions),
+        1,
+        inference.backend.capabilities().max_positions,
     )?;
     let talk = Talk {
         messages,

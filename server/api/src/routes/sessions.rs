@@ -417,14 +417,15 @@ pub async fn list_turns(
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
     let filter = query.filter(&http, &context.caller.owner)?;
-    turn_page(&http, &filter, (before, limit)).await
+    turn_page(&http, &filter, before, limit).await
 }
 
 /// One page of turns as a reply.
 pub(super) async fn turn_page(
     http: &Http,
     filter: &TurnFilter,
-    (before, limit): (Option<u64>, usize),
+    before: Option<u64>,
+    limit: usize,
 ) -> Reply<List<TurnLineReply>> {
     let page = http.ledger.turn_page(filter, before, limit).await;
     let page = page.map_err(|e| ledger_error(&e))?;

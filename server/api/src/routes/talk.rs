@@ -84,7 +84,8 @@ pub(super) fn named(http: &Http, model: &str) -> Result<Named, ApiError> {
 pub(super) async fn choose(
     http: &Http,
     model: &str,
-    (user, context): (Option<&str>, &RequestContext),
+    user: Option<&str>,
+    context: &RequestContext,
 ) -> Result<PolicyChoice, ApiError> {
     let named = named(http, model)?;
     let scope = || http.rules.scope(&context.caller.owner, user).0;
@@ -92,7 +93,7 @@ pub(super) async fn choose(
         Named::Newest => Ok(PolicyChoice::Newest),
         Named::Base | Named::Version(PolicyVersion::BASE) => Ok(PolicyChoice::Base),
         Named::Stable => Ok(http.policies.get().stable(&scope())),
-        Named::Version(version) => numbered(http, &scope(), (model, version)).await,
+        Named::Version(version) => numbered(http, &scope(), model, version).await,
     }
 }
 
@@ -100,7 +101,8 @@ pub(super) async fn choose(
 async fn numbered(
     http: &Http,
     scope: &Scope,
-    (model, version): (&str, PolicyVersion),
+    model: &str,
+    version: PolicyVersion,
 ) -> Result<PolicyChoice, ApiError> {
     let policies = http.policies.get();
     let served = policies.newest(scope);
@@ -131,7 +133,8 @@ pub(super) fn sampling_of(
 
 /// What a trainer asks for, as far as it has an effect here. A key's word goes before the configuration's.
 pub(super) fn capture_of(
-    (http, inference): (&Http, &InferenceService),
+    http: &Http,
+    inference: &InferenceService,
     caller: &Caller,
     fields: &CaptureFields,
     ignored: &mut Vec<String>,
@@ -173,7 +176,7 @@ impl Wanted {
     ) -> Result<(Option<Shape>, Option<Offer>), ApiError> {
         let held = self.form.is_any() || self.offer.as_ref().is_some_and(Offer::is_held);
         let chars = if held { usize::MAX } else { 0 };
-        let made = inference.apart((owner, chars), move |inference| self.made(inference));
+        let made = inference.apart(owner, chars, move |inference| self.made(inference));
         made.await?
     }
 
@@ -250,7 +253,8 @@ impl Talk {
         self,
         inference: &Arc<InferenceService>,
         policy: PolicyChoice,
-        (wish, context): (SessionWish, &RequestContext),
+        wish: SessionWish,
+        context: &RequestContext,
     ) -> Result<hone_inference::Request, ApiError> {
         let ignore_end = self.wanted.ignore_end;
         let form_members = self.wanted.form.members();
@@ -405,7 +409,7 @@ async fn scored(
             None => {
                 let policy = match version {
                     PolicyVersion::BASE => PolicyChoice::Base,
-                    version => numbered(http, &ask.scope, (&wants.model, version)).await?,
+                    version => numbered(http, &ask.scope, &wants.model, version).await?,
                 };
                 let scored = inference.score(Ask { policy, ..ask }, version).await?;
                 scored.ok_or_else(|| ApiError::Unavailable {

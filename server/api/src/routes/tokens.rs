@@ -93,7 +93,7 @@ pub async fn tokenize(
             let encode =
                 move |inference: &InferenceService| inference.language.encode(&text, special);
             inference
-                .apart((context.caller.counts_as(), chars), encode)
+                .apart(context.caller.counts_as(), chars, encode)
                 .await?
         }
         (None, Some(messages)) => {
@@ -118,7 +118,7 @@ pub async fn tokenize(
                 prediction: None,
                 prompt_logprobs: None,
             };
-            let plan = talk.plan(inference, PolicyChoice::Newest, (wish, &context));
+            let plan = talk.plan(inference, PolicyChoice::Newest, wish, &context);
             let plan = plan.await?;
             inference.tokens_of(plan).await?
         }
@@ -135,7 +135,7 @@ pub async fn tokenize(
         (tokens, texts)
     };
     let (tokens, token_strs) = inference
-        .apart((context.caller.counts_as(), count), texts)
+        .apart(context.caller.counts_as(), count, texts)
         .await?;
     Ok(Json(TokenizeReply {
         count,
@@ -207,7 +207,7 @@ pub async fn detokenize(
     let count = body.tokens.len();
     let decode = move |inference: &InferenceService| inference.language.decode(&body.tokens);
     let prompt = inference
-        .apart((context.caller.counts_as(), count), decode)
+        .apart(context.caller.counts_as(), count, decode)
         .await?;
     Ok(Json(DetokenizeReply { prompt }))
 }

@@ -313,7 +313,7 @@ fn the_cookie_is_for_tls_wherever_the_browser_speaks_it() {
         if !proto.is_empty() {
             headers.insert("x-forwarded-proto", proto.parse().unwrap());
         }
-        let by_tls = is_by_tls((&http, &people), (peer.parse().unwrap(), &headers));
+        let by_tls = is_by_tls(&http, &people, peer.parse().unwrap(), &headers);
         let cookie = fresh_cookie("t", &people, by_tls).unwrap();
         let got = cookie.to_str().unwrap().contains("; Secure");
         assert_eq!(got, secure, "{public_url} {tls_cert} {peer} {proto}");
@@ -344,7 +344,7 @@ fn a_client_is_whom_trusted_proxies_name() {
         for line in *lines {
             headers.append("x-forwarded-for", line.parse().unwrap());
         }
-        let client = client_of(&http, (peer.parse().unwrap(), &headers));
+        let client = client_of(&http, peer.parse().unwrap(), &headers);
         assert_eq!(
             client,
             expected.parse::<std::net::IpAddr>().unwrap(),

@@ -213,7 +213,8 @@ pub(super) fn scrub(resources: &Resources) -> Arc<Scrub> {
 /// The same, beside serving.
 pub(super) fn scrubbing(
     resources: &Resources,
-    (scrub, backend): (Arc<Scrub>, Option<Arc<dyn Backend>>),
+    scrub: Arc<Scrub>,
+    backend: Option<Arc<dyn Backend>>,
     loops: &mut JoinSet<()>,
 ) {
     let name = ("scrub", resources.registry.clone());
@@ -298,7 +299,8 @@ fn read_parts(resources: &Resources, base: &BaseParts) -> Result<ReaderParts, St
 /// Judge: notifications from collect in, notifications to train out. `base` is what may vote here.
 pub(super) async fn judge(
     resources: &Resources,
-    (inbox, to_train): (Inbox<Notification>, Outbox<Notification>),
+    inbox: Inbox<Notification>,
+    to_train: Outbox<Notification>,
     base: Option<BaseParts>,
     loops: &mut JoinSet<()>,
 ) -> Result<(), String> {

@@ -117,23 +117,20 @@ impl App {
         let computed = served.builtin.as_ref().zip(engine.as_deref());
         let computed = computed.map(|(builtin, engine)| model::computed_by(builtin, engine));
         let base = loops::base(&resources, &served, engine.clone());
-        loops::judge(&resources, (from_collect, to_train), base, &mut tasks).await?;
+        loops::judge(&resources, from_collect, to_train, base, &mut tasks).await?;
         let serving = (&served, engine.clone());
         loops::train(&resources, serving, from_judge, &mut tasks)?;
         let abort = ShutdownTrigger::new();
         let eraser = loops::eraser(&resources, backend.clone(), &mut tasks);
         loops::in_place(&resources, &mut tasks);
-        loops::scrubbing(&resources, (scrub, backend.clone()), &mut tasks);
+        loops::scrubbing(&resources, scrub, backend.clone(), &mut tasks);
         let inference = backend.map(|backend| {
             let parts = (backend, &served, collect.clone());
             Arc::new(inference_of(&resources, parts, &abort))
         });
         let importer = loops::importer(&resources, &served);
         let http = http_of(
-            &resources,
-            (inference, collect),
-            (eraser, importer),
-            (computed, addr),
+            &resources, inference, collect, eraser, importer, computed, addr,
         )?;
         let http = Arc::new(http);
         people::watch(&resources, &mut tasks);
@@ -237,9 +234,12 @@ fn inference_of(
 
 fn http_of(
     resources: &Resources,
-    (inference, collect): (Option<Arc<InferenceService>>, Option<Outbox<Input>>),
-    (eraser, importer): (Arc<Eraser>, Importer),
-    (computed, addr): (Option<Computed>, SocketAddr),
+    inference: Option<Arc<InferenceService>>,
+    collect: Option<Outbox<Input>>,
+    eraser: Arc<Eraser>,
+    importer: Importer,
+    computed: Option<Computed>,
+    addr: SocketAddr,
 ) -> Result<Http, String> {
     let config = &resources.config;
     Ok(Http {

@@ -67,7 +67,8 @@ impl Resources {
 /// Settles the turns whose clients were told that they are not collected, before anything can learn from them.
 /// Where the disk is full, collect does it later: that keeps nobody from being answered.
 async fn settle_late(
-    (late, ledger): (&LateTurns, &SqliteLedger),
+    late: &LateTurns,
+    ledger: &SqliteLedger,
     collects: bool,
     carry: &Carry,
 ) -> Result<(), String> {
@@ -95,7 +96,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let late = LateTurns::open(&folder)
         .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
     let carry = Carry::default();
-    settle_late((&late, &ledger), config.runs(Loop::Collect), &carry).await?;
+    settle_late(&late, &ledger, config.runs(Loop::Collect), &carry).await?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;

@@ -255,7 +255,8 @@ impl Desk {
     pub(super) async fn change(
         &self,
         change: PeopleChange,
-        (act, object): (&str, &str),
+        act: &str,
+        object: &str,
         detail: Value,
     ) -> Result<Changed, String> {
         let entry = AuditEntry {
@@ -287,7 +288,7 @@ impl Desk {
             "password": change.password.is_some(),
         });
         let wanted = PeopleChange::ChangeUser(name.clone(), change);
-        match self.change(wanted, ("user.change", &name), detail).await? {
+        match self.change(wanted, "user.change", &name, detail).await? {
             Changed::Done => Ok(()),
             _ => Err(no_account(&name)),
         }
@@ -313,7 +314,7 @@ impl Desk {
         let id = wanted.id.clone();
         let detail = json!({"owner": wanted.owner, "role": wanted.role.as_str()});
         let change = PeopleChange::AddKey(wanted);
-        self.change(change, ("key.make", &id), detail).await?;
+        self.change(change, "key.make", &id, detail).await?;
         println!("{key}");
         Ok(())
     }
@@ -333,7 +334,7 @@ impl Desk {
         let ends_ms = self.now_ms + self.config.key_overlap_ms;
         let change = PeopleChange::RotateKey(id.to_owned(), successor, ends_ms);
         let detail = json!({"successor": made.id, "ends_ms": ends_ms});
-        match self.change(change, ("key.rotate", id), detail).await? {
+        match self.change(change, "key.rotate", id, detail).await? {
             Changed::Done => {
                 println!("{}", made.key);
                 Ok(())
@@ -389,7 +390,7 @@ pub(crate) fn user(command: UserCommand) -> Result<ExitCode, String> {
             role,
             no_password,
             place,
-        } => return add_user(&name, (role, no_password), &place),
+        } => return add_user(&name, role, no_password, &place),
         UserCommand::List { place } => return list_users(&place),
         UserCommand::Disable { name, place } => (name, closed(true), place),
         UserCommand::Enable { name, place } => (name, closed(false), place),
@@ -421,7 +422,8 @@ fn closed(disabled: bool) -> UserChange {
 
 fn add_user(
     name: &str,
-    (role, no_password): (UserRole, bool),
+    role: UserRole,
+    no_password: bool,
     place: &Place,
 ) -> Result<ExitCode, String> {
     if !is_name(name) {
@@ -444,7 +446,7 @@ fn add_user(
             signed_in_ms: None,
         };
         let detail = json!({"role": role.as_str()});
-        let added = desk.change(PeopleChange::AddUser(user), ("user.add", name), detail);
+        let added = desk.change(PeopleChange::AddUser(user), "user.add", name, detail);
         match added.await? {
             Changed::Done => Ok(ExitCode::SUCCESS),
             _ => Err(format!("the name {name} is taken")),
@@ -513,14 +515,14 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
         KeyCommand::DespiteStoreFalse { id, answer, place } => at_desk(&place, async |desk| {
             let change = PeopleChange::despite_store_false(&id, answer);
             let detail = json!({"despite_store_false": answer});
-            match desk.change(change, ("key.change", &id), detail).await? {
+            match desk.change(change, "key.change", &id, detail).await? {
                 Changed::Done => Ok(()),
                 _ => Err(no_key(&id)),
             }
         })?,
         KeyCommand::Revoke { id, place } => at_desk(&place, async |desk| {
             let change = PeopleChange::RevokeKey(id.clone(), desk.now_ms);
-            match desk.change(change, ("key.revoke", &id), json!({})).await? {
+            match desk.change(change, "key.revoke", &id, json!({})).await? {
                 Changed::Done => Ok(()),
                 _ => Err(no_key(&id)),
             }

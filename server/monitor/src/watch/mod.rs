@@ -153,7 +153,7 @@ impl Watch {
         let mut state = self.state();
         let values = sample::values(state.last.as_ref(), &look);
         state.history.push(look.at_ms, &values);
-        state.facts = self.facts(sources, (state.last.as_ref(), &look), seen);
+        state.facts = self.facts(sources, state.last.as_ref(), &look, seen);
         state.last = Some(look);
         state.seen = seen;
         state.count_events();
@@ -163,7 +163,8 @@ impl Watch {
     fn facts(
         &self,
         sources: &Sources,
-        (before, now): (Option<&Look>, &Look),
+        before: Option<&Look>,
+        now: &Look,
         seen: Option<Seen>,
     ) -> Facts {
         let engines = before

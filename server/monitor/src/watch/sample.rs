@@ -58,7 +58,7 @@ pub fn values(before: Option<&Look>, now: &Look) -> Values {
         let earlier = before.and_then(|before| before.engine.as_ref());
         serving(&mut out, engine);
         if let (Some(earlier), Some(seconds)) = (earlier, seconds) {
-            serving_rates(&mut out, (earlier, engine), seconds);
+            serving_rates(&mut out, earlier, engine, seconds);
         }
     }
     out.put("sessions", now.sessions as f64);
@@ -67,7 +67,7 @@ pub fn values(before: Option<&Look>, now: &Look) -> Values {
     loops(&mut out, now);
     ledger(&mut out, now);
     if let (Some(before), Some(seconds)) = (before, seconds) {
-        learning_rates(&mut out, (before, now), seconds);
+        learning_rates(&mut out, before, now, seconds);
     }
     published(&mut out, &now.published);
     out.0
@@ -108,7 +108,7 @@ fn grown(before: u64, now: u64) -> f64 {
         .map_or(f64::NAN, |grown| grown as f64)
 }
 
-fn serving_rates(out: &mut Out, (before, now): (&EngineStats, &EngineStats), seconds: f64) {
+fn serving_rates(out: &mut Out, before: &EngineStats, now: &EngineStats, seconds: f64) {
     let tokens = grown(before.completion_tokens_total, now.completion_tokens_total);
     let prompt = grown(before.prompt_tokens_total, now.prompt_tokens_total);
     let (was, is) = (
@@ -180,7 +180,7 @@ fn ledger(out: &mut Out, now: &Look) {
     }
 }
 
-fn learning_rates(out: &mut Out, (before, now): (&Look, &Look), seconds: f64) {
+fn learning_rates(out: &mut Out, before: &Look, now: &Look, seconds: f64) {
     let number = |look: &Look, loop_name: &str, name: &str| {
         let status = look.loops.get(loop_name)?;
         status.numbers.get(name).copied()

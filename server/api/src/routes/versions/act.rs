@@ -150,7 +150,8 @@ pub(super) fn publish(http: &Http, policy: &Policy) {
 pub(super) async fn keep(
     http: &Http,
     context: &RequestContext,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
 ) -> Result<HoldReply, ApiError> {
     let current = http.policies.get().version(scope);
     if version != current {
@@ -243,7 +244,8 @@ pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<Ho
 pub(super) fn whose(
     http: &Http,
     context: &RequestContext,
-    (body, query): (&ActBody, &UserQuery),
+    body: &ActBody,
+    query: &UserQuery,
 ) -> Result<Scope, ApiError> {
     let user = body.user.as_deref().or(query.user.as_deref());
     own_scope(http, context, user)
@@ -276,7 +278,7 @@ pub async fn roll_back(
 ) -> Reply<VersionReply> {
     let (to, query) = (number(&version)?, lists::query(query)?);
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, (&body, &query))?;
+    let scope = whose(&http, &context, &body, &query)?;
     let wanted = (ROLLBACK, scope, to);
     Ok(Json(restore(&http, &context, wanted, body).await?))
 }
@@ -307,8 +309,8 @@ pub async fn pin(
 ) -> Reply<HoldReply> {
     let (version, query) = (number(&version)?, lists::query(query)?);
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, (&body, &query))?;
-    Ok(Json(keep(&http, &context, (&scope, version)).await?))
+    let scope = whose(&http, &context, &body, &query)?;
+    Ok(Json(keep(&http, &context, &scope, version).await?))
 }
 
 /// Releases the pin of the caller's policy.
@@ -334,7 +336,7 @@ pub async fn unpin(
     number(&version)?;
     let query = lists::query(query)?;
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, (&body, &query))?;
+    let scope = whose(&http, &context, &body, &query)?;
     Ok(Json(let_go(&http, &context, &scope).await?))
 }
 
@@ -360,6 +362,6 @@ pub async fn resume(
 ) -> Reply<HoldReply> {
     let query = lists::query(query)?;
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, (&body, &query))?;
+    let scope = whose(&http, &context, &body, &query)?;
     Ok(Json(learn_again(&http, &context, &scope).await?))
 }

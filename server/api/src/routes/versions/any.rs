@@ -304,7 +304,7 @@ pub async fn pin_of(
 ) -> Reply<HoldReply> {
     let version = number(&version)?;
     let (scope, _) = act_of(&http, query, request).await?;
-    Ok(Json(act::keep(&http, &context, (&scope, version)).await?))
+    Ok(Json(act::keep(&http, &context, &scope, version).await?))
 }
 
 /// Releases the pin of a scope, which body or query name.
@@ -385,6 +385,6 @@ pub async fn compare_of(
     let detail = json!({"a": body.a, "b": body.b});
     act::record(&http, &context, ("version.compare", &scope), detail).await?;
     Ok(Json(
-        compare::side_by_side((&http, &context), &scope, &body).await?,
+        compare::side_by_side(&http, &context, &scope, &body).await?,
     ))
 }

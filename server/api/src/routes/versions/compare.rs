@@ -126,11 +126,12 @@ pub async fn compare(
 ) -> Reply<Comparison> {
     let body: CompareBody = strict(&http, request).await?;
     let scope = own_scope(&http, &context, body.user.as_deref())?;
-    Ok(Json(side_by_side((&http, &context), &scope, &body).await?))
+    Ok(Json(side_by_side(&http, &context, &scope, &body).await?))
 }
 
 pub(super) async fn side_by_side(
-    (http, context): (&Http, &RequestContext),
+    http: &Http,
+    context: &RequestContext,
     scope: &Scope,
     body: &CompareBody,
 ) -> Result<Comparison, ApiError> {
@@ -151,7 +152,7 @@ pub(super) async fn side_by_side(
                 http.config.messages_max,
             );
             inference
-                .apart((context.caller.counts_as(), chars), move |inference| {
+                .apart(context.caller.counts_as(), chars, move |inference| {
                     given(inference, &prompts, most)
                 })
                 .await??
@@ -230,7 +231,7 @@ fn given(
     prompts_wanted(prompts.len(), "prompts")?;
     let prompt = |wire: &Vec<Value>| {
         let messages = parse_messages(wire, messages_max, &mut Reader::default())?;
-        let text = inference.rendered((&messages, &[]), (None, &Map::new()));
+        let text = inference.rendered(&messages, &[], None, &Map::new());
         let text = text.map_err(|error| ApiError::invalid("prompts", error.to_string()))?;
         Ok(Prompt {
             tokens: inference.language.encode(&text, false),

@@ -96,7 +96,8 @@ fn check_free(standing: &Standing) -> Result<(), ApiError> {
 async fn publish(
     http: &Arc<Http>,
     context: &RequestContext,
-    (scope, note): (Scope, Option<String>),
+    scope: Scope,
+    note: Option<String>,
     checked: CheckedAdapter,
 ) -> Reply<VersionReply> {
     let report = checked.report.clone();
@@ -191,5 +192,5 @@ pub async fn import_adapter(
     }
     let detail = json!({ "digest": checked.digest, "adapter": checked.report["imported"] });
     act::record(&http, &context, (IMPORT, &scope), detail).await?;
-    publish(&http, &context, (scope, note), checked).await
+    publish(&http, &context, scope, note, checked).await
 }

@@ -126,7 +126,8 @@ async fn begin(
 async fn is_tried(
     http: &Http,
     scope: &Scope,
-    (version, on_trial): (PolicyVersion, PolicyVersion),
+    version: PolicyVersion,
+    on_trial: PolicyVersion,
 ) -> Result<bool, ApiError> {
     let tried = known(http, scope, on_trial).await?.record.policy;
     Ok(match version {
@@ -139,14 +140,15 @@ async fn is_tried(
 async fn serve_all(
     http: &Http,
     context: &RequestContext,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
     body: ActBody,
 ) -> Result<HoldReply, ApiError> {
     let standing = http.versions.standing(scope).await;
     let standing = standing.map_err(|e| ledger_error(&e))?;
     let on_trial = standing.trial.map(|trial| trial.version);
     let tried = match on_trial {
-        Some(on_trial) => is_tried(http, scope, (version, on_trial)).await?,
+        Some(on_trial) => is_tried(http, scope, version, on_trial).await?,
         None => false,
     };
     let Some(version) = on_trial.filter(|_| tried) else {
@@ -173,7 +175,8 @@ async fn serve_all(
 async fn take_away(
     http: &Http,
     context: &RequestContext,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
     body: ActBody,
 ) -> Result<HoldReply, ApiError> {
     if version == PolicyVersion::BASE {
@@ -200,7 +203,8 @@ async fn take_away(
 async fn take_back(
     http: &Http,
     context: &RequestContext,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
     _body: ActBody,
 ) -> Result<HoldReply, ApiError> {
     if version != PolicyVersion::BASE {
@@ -225,7 +229,7 @@ async fn own(
 ) -> Result<(Scope, PolicyVersion, ActBody), ApiError> {
     let (version, query) = (number(version)?, lists::query(query)?);
     let body = read_act(request, http).await?;
-    Ok((whose(http, context, (&body, &query))?, version, body))
+    Ok((whose(http, context, &body, &query)?, version, body))
 }
 
 /// What an act of an admin is about.
@@ -331,7 +335,7 @@ pub async fn promote(
 ) -> Reply<HoldReply> {
     let (scope, version, body) = own(&http, &context, (&version, query), request).await?;
     Ok(Json(
-        serve_all(&http, &context, (&scope, version), body).await?,
+        serve_all(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -364,7 +368,7 @@ pub async fn promote_of(
 ) -> Reply<HoldReply> {
     let (scope, version, body) = any(&http, (&version, query), request).await?;
     Ok(Json(
-        serve_all(&http, &context, (&scope, version), body).await?,
+        serve_all(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -397,7 +401,7 @@ pub async fn retire(
 ) -> Reply<HoldReply> {
     let (scope, version, body) = own(&http, &context, (&version, query), request).await?;
     Ok(Json(
-        take_away(&http, &context, (&scope, version), body).await?,
+        take_away(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -430,7 +434,7 @@ pub async fn retire_of(
 ) -> Reply<HoldReply> {
     let (scope, version, body) = any(&http, (&version, query), request).await?;
     Ok(Json(
-        take_away(&http, &context, (&scope, version), body).await?,
+        take_away(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -461,7 +465,7 @@ pub async fn unretire(
 ) -> Reply<HoldReply> {
     let (scope, version, body) = own(&http, &context, (&version, query), request).await?;
     Ok(Json(
-        take_back(&http, &context, (&scope, version), body).await?,
+        take_back(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -492,6 +496,6 @@ pub async fn unretire_of(
 ) -> Reply<HoldReply> {
     let (scope, version, body) = any(&http, (&version, query), request).await?;
     Ok(Json(
-        take_back(&http, &context, (&scope, version), body).await?,
+        take_back(&http, &context, &scope, version, body).await?,
     ))
 }
