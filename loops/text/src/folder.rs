@@ -60,24 +60,12 @@ impl ModelFolder {
     fn from_files(files: &Files) -> Result<Self, LoadError> {
         let checkpoint = Checkpoint::from_files(files)?;
         let config = checkpoint.config();
-        let tokenizer = files.read(TOKENIZER, WHY_TOKENIZER)?;
-        let tokenizer = Tokenizer::from_json(&tokenizer, &files.label(TOKENIZER))?;
-        if tokenizer.vocab_size() > config.vocab {
-            return Err(LoadError::Tokenizer {
-                file: files.label(TOKENIZER),
-                why: format!(
-                    "has {} tokens, but the model's vocabulary (vocab_size in config.json, rows of \
-                     tensor model.embed_tokens.weight) has only {}; take the tokenizer that belongs \
-                     to the weights",
-                    tokenizer.vocab_size(),
-                    config.vocab
-                ),
-            });
-        }
         let settings = files.read_object(TOKENIZER_CONFIG)?;
+        let template = template(files, &settings)?;
+        let tokenizer = fitting_tokenizer(files, config.vocab, &template)?;
         let generation = generation(files, &settings, &tokenizer, config.vocab)?;
         Ok(Self {
-            template: Arc::new(template(files, &settings)?),
+            template: Arc::new(template),
             tokenizer: Arc::new(tokenizer),
             checkpoint,
             generation,
@@ -135,6 +123,57 @@ impl Speech {
             tokenizer: Arc::new(tokenizer),
         })
     }
+}
+
+/// The tokenizer of a model with `vocab` tokens. Added tokens beyond these are left out where the template
+/// does not write them: libraries add a padding token that the weights have no row for.
+fn fitting_tokenizer(
+    files: &Files,
+    vocab: usize,
+    template: &ChatTemplate,
+) -> Result<Tokenizer, LoadError> {
+    let (file, bytes) = (
+        files.label(TOKENIZER),
+        files.read(TOKENIZER, WHY_TOKENIZER)?,
+    );
+    let whole = Tokenizer::from_json(&bytes, &file)?;
+    if whole.vocab_size() <= vocab {
+        return Ok(whole);
+    }
+    let fitting = without_surplus(&bytes, vocab, template);
+    let fitting = fitting.map(|bytes| Tokenizer::from_json(&bytes, &file));
+    match fitting.transpose()? {
+        Some(tokenizer) if tokenizer.vocab_size() <= vocab => Ok(tokenizer),
+        _ => Err(LoadError::Tokenizer {
+            file,
+            why: format!(
+                "has {} tokens, but the model's vocabulary (vocab_size in config.json, rows of tensor \
+                 model.embed_tokens.weight) has only {vocab}; take the tokenizer that belongs to the \
+                 weights",
+                whole.vocab_size()
+            ),
+        }),
+    }
+}
+
+/// A tokenizer.json without the added tokens that have no place among `vocab`; none where the template
+/// writes one of them.
+fn without_surplus(bytes: &[u8], vocab: usize, template: &ChatTemplate) -> Option<Vec<u8>> {
+    let mut json: Value = serde_json::from_slice(bytes).ok()?;
+    let added = json["added_tokens"].as_array_mut()?;
+    let is_surplus = |token: &Value| token["id"].as_u64().is_some_and(|id| id >= vocab as u64);
+    let written = |token: &Value| {
+        let content = token["content"].as_str().unwrap_or_default();
+        content.is_empty() || template.writes(content)
+    };
+    if added
+        .iter()
+        .any(|token| is_surplus(token) && written(token))
+    {
+        return None;
+    }
+    added.retain(|token| !is_surplus(token));
+    serde_json::to_vec(&json).ok()
 }
 
 /// A special token is written as a string, or as an object with its content.
@@ -238,7 +277,8 @@ fn generation(
     }
     // Models trained on from others often have a new end here, and the old one's file.
     let text = settings.get("eos_token").and_then(token_text);
-    eos_ids.extend(text.and_then(|text| tokenizer.id_of(text)));
+    let end = text.and_then(|text| tokenizer.id_of(text));
+    eos_ids.extend(end.filter(|id| (*id as usize) < vocab));
     eos_ids.sort_unstable();
     eos_ids.dedup();
     let number = |key: &str| suggested.get(key).and_then(Value::as_f64).map(|x| x as f32);

@@ -17,6 +17,7 @@ use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
 use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
+use super::takes::whole_functions;
 use super::{InferenceService, LanguageError, OpenError, Takes};
 use hone_monitor::telemetry::Parent;
 
@@ -329,7 +330,8 @@ impl InferenceService {
     }
 
     /// A conversation through the model's template. Where the template refuses what it usually takes, the
-    /// conversation is told once more in the form that every template takes.
+    /// conversation is told once more in the form that every template takes. So are its functions: one may
+    /// come without a description or parameters, of which some templates write a part without looking.
     pub fn rendered(
         &self,
         messages: &[Message],
@@ -337,12 +339,17 @@ impl InferenceService {
         tools: Option<&[Value]>,
         extra: &Map<String, Value>,
     ) -> Result<String, LanguageError> {
-        let rendered = |takes: Takes| {
+        let rendered = |takes: Takes, tools: Option<&[Value]>| {
             let values = for_template(takes, messages, recorded);
             self.language.render(&values, tools, extra)
         };
         let takes = self.takes();
-        rendered(takes).or_else(|refused| rendered(Takes::LEAST).map_err(|_| refused))
+        rendered(takes, tools).or_else(|refused| {
+            let whole = tools.map(whole_functions);
+            rendered(takes, whole.as_deref())
+                .or_else(|_| rendered(Takes::LEAST, whole.as_deref()))
+                .map_err(|_| refused)
+        })
     }
 
     /// The prompt with the session's completions as they were sampled, where that continues the

@@ -262,6 +262,29 @@ impl Rewritten {
     }
 }
 
+/// Functions with everything that a template may write of them: a description and parameters with
+/// properties.
+pub(super) fn whole_functions(tools: &[Value]) -> Vec<Value> {
+    let whole = |tool: &Value| {
+        let mut tool = tool.clone();
+        if let Some(function) = tool.get_mut("function").and_then(Value::as_object_mut) {
+            let given = |value: &Value| !value.is_null();
+            if !function.get("description").is_some_and(given) {
+                function.insert("description".to_owned(), json!(""));
+            }
+            let parameters = function.entry("parameters").or_insert(Value::Null);
+            if !parameters.is_object() {
+                *parameters = json!({"type": "object"});
+            }
+            if !parameters["properties"].is_object() {
+                parameters["properties"] = json!({});
+            }
+        }
+        tool
+    };
+    tools.iter().map(whole).collect()
+}
+
 fn join(text: &mut String, between: &str, more: &str) {
     if !text.is_empty() && !more.is_empty() {
         text.push_str(between);
@@ -447,5 +470,14 @@ mod tests {
         );
         assert_eq!(messages.len(), 2);
         assert_eq!(places, [(1, Arc::from("<b>\n\nc"))]);
+    }
+
+    #[test]
+    fn functions_are_told_whole_where_a_template_writes_what_is_missing() {
+        let bare = json!({"type": "function", "function": {"name": "f", "parameters": null}});
+        let whole = json!({"type": "function", "function": {"name": "f", "description": "",
+            "parameters": {"type": "object", "properties": {}}}});
+        assert_eq!(whole_functions(&[bare]), [whole.clone()]);
+        assert_eq!(whole_functions(&[whole.clone()]), [whole]);
     }
 }

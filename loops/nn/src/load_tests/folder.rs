@@ -412,3 +412,32 @@ fn conversations_with_tools_have_the_template_that_is_for_them() {
         ("usual".into(), "file".into())
     );
 }
+
+#[test]
+fn an_added_token_without_a_row_is_left_out_unless_the_template_writes_it() {
+    let sample = Sample::new();
+    let mut tokenizer: Value = serde_json::from_slice(&byte_tokenizer_json()).unwrap();
+    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+    let texts = (260..272).map(|id| format!("<extra {id}>"));
+    for (id, text) in (260..).zip(texts.chain(["[PAD]".to_owned()])) {
+        added.push(
+            json!({"id": id, "content": text, "single_word": false, "lstrip": false,
+                          "rstrip": false, "normalized": false, "special": true}),
+        );
+    }
+    let bytes = serde_json::to_vec(&tokenizer).unwrap();
+    fs::write(sample.path("tokenizer.json"), bytes).unwrap();
+    let write = |template: &str| {
+        let settings = json!({"pad_token": "[PAD]", "chat_template": template});
+        let bytes = serde_json::to_vec(&settings).unwrap();
+        fs::write(sample.path("tokenizer_config.json"), bytes).unwrap();
+    };
+    write("{{ eos_token }}");
+    let folder = ModelFolder::open(sample.dir.path()).unwrap();
+    assert_eq!(folder.tokenizer().id_of("[PAD]"), None);
+    assert_eq!(folder.tokenizer().vocab_size(), 272);
+    for template in ["a [PAD]", "a {{ pad_token }}"] {
+        write(template);
+        sample.fails(&["tokenizer.json", "belongs to the weights"]);
+    }
+}

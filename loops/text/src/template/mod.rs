@@ -108,6 +108,18 @@ impl ChatTemplate {
         self
     }
 
+    /// Whether a text can hold this special token because the template writes it: by itself, or by the name
+    /// that the settings give it (`eos_token`).
+    pub fn writes(&self, token: &str) -> bool {
+        let named = |source: &str| {
+            let mut names = self.tokens.iter();
+            names.any(|(name, text)| text == token && source.contains(name.as_str()))
+        };
+        let sources = [self.source(), self.source_for_tools()];
+        let mut sources = sources.into_iter().flatten();
+        sources.any(|source| source.contains(token) || named(source))
+    }
+
     /// Whether there is a template.
     pub fn is_some(&self) -> bool {
         self.source.is_some()
