@@ -477,7 +477,8 @@ mod tests {
         let bare = json!({"type": "function", "function": {"name": "f", "parameters": null}});
         let whole = json!({"type": "function", "function": {"name": "f", "description": "",
             "parameters": {"type": "object", "properties": {}}}});
-        assert_eq!(whole_functions(&[bare]), [whole.clone()]);
-        assert_eq!(whole_functions(&[whole.clone()]), [whole]);
+        let whole = [whole];
+        assert_eq!(whole_functions(&[bare]), whole);
+        assert_eq!(whole_functions(&whole), whole);
     }
 }
