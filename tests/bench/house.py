@@ -80,7 +80,7 @@ def closing(text, start, pair="{}"):
 def without_tests(text):
     """Blanks inline test modules; gives the text and how many lines they had."""
     lines = 0
-    while found := re.search(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))? )?mod \w+ \{", text):
+    while found := re.search(r"#\[cfg\((?:test|all\(test\b[^\]]*\))\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))? )?mod \w+ \{", text):
         end = closing(text, found.end() - 1) + 1
         lines += text.count("\n", found.start(), end) + 1
         text = text[: found.start()] + re.sub(r"[^\n]", " ", text[found.start() : end]) + text[end:]

@@ -8,7 +8,7 @@ use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_nn::KvFormat;
 use hone_starter::folder::{Shape, description, weights_file, write};
-use hone_tests::{TestHouse, client, temporary};
+use hone_tests::{TestApp, client, temporary};
 use hone_text::folder;
 use serde_json::{Value, json};
 
@@ -95,10 +95,10 @@ fn is_sound(call: &Value) -> bool {
 }
 
 /// The arguments of a streamed answer's calls, as they came.
-async fn streamed(house: &TestHouse, mut body: Value) -> Vec<Vec<String>> {
+async fn streamed(app: &TestApp, mut body: Value) -> Vec<Vec<String>> {
     body["stream"] = json!(true);
     let call = client().unwrap();
-    let call = call.post(format!("{}/v1/chat/completions", house.url));
+    let call = call.post(format!("{}/v1/chat/completions", app.url));
     let text = call.json(&body).send().await.unwrap().text().await.unwrap();
     let mut calls: Vec<Vec<String>> = Vec::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
@@ -126,12 +126,12 @@ async fn calls_of_strict_functions_are_sound_whatever_the_model_wants() {
     caller(&at);
     let path = at.display().to_string();
     let changes = [("model.path", path.into()), ("model.kv", "f16".into())];
-    let house = TestHouse::start(&data, &changes).await.unwrap();
+    let app = TestApp::start(&data, &changes).await.unwrap();
     let mut cities = std::collections::BTreeSet::new();
     for seed in 0..6 {
         let mut body = asked(true, seed);
         body["parallel_tool_calls"] = json!(false);
-        let reply = house.chat(body.clone()).await.unwrap();
+        let reply = app.chat(body.clone()).await.unwrap();
         let choice = &reply["choices"][0];
         let call = &choice["message"]["tool_calls"][0];
         assert!(is_sound(call), "{reply}");
@@ -139,7 +139,7 @@ async fn calls_of_strict_functions_are_sound_whatever_the_model_wants() {
         assert_eq!(choice["message"]["content"], Value::Null);
         cities.insert(call["function"]["arguments"].to_string());
         // In a stream they come as they are said, and say the same.
-        let calls = streamed(&house, body).await;
+        let calls = streamed(&app, body).await;
         assert_eq!(calls.len(), 1);
         assert!(calls[0].len() > 3, "{calls:?}");
         assert_eq!(call["function"]["arguments"], calls[0].concat());
@@ -147,7 +147,7 @@ async fn calls_of_strict_functions_are_sound_whatever_the_model_wants() {
     assert!(cities.len() > 2, "they are sampled: {cities:?}");
 
     // Several of them, the last one cut short by the limit.
-    let reply = house.chat(asked(true, 1)).await.unwrap();
+    let reply = app.chat(asked(true, 1)).await.unwrap();
     let choice = &reply["choices"][0];
     assert_eq!(choice["finish_reason"], "length");
     let calls = choice["message"]["tool_calls"].as_array().unwrap();
@@ -155,11 +155,11 @@ async fn calls_of_strict_functions_are_sound_whatever_the_model_wants() {
     assert!(calls[..calls.len() - 1].iter().all(is_sound), "{reply}");
 
     // Where no function is strict the model says what it wants.
-    let reply = house.chat(asked(false, 1)).await.unwrap();
+    let reply = app.chat(asked(false, 1)).await.unwrap();
     let message = &reply["choices"][0]["message"];
     let said = message["content"].as_str().unwrap();
     assert!(said.starts_with("<tool_call><tool_call>"), "{reply}");
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
     recomputes(&data, &at).await;
 }
 
@@ -179,19 +179,19 @@ async fn arguments_that_are_texts_stream_while_they_are_said() {
     caller(&at);
     std::fs::write(at.join("chat_template.jinja"), PARAMETERS).unwrap();
     let path = at.display().to_string();
-    let house = TestHouse::start(&data, &[("model.path", path.into())])
+    let app = TestApp::start(&data, &[("model.path", path.into())])
         .await
         .unwrap();
     let mut body = asked(true, 3);
     body["parallel_tool_calls"] = json!(false);
     body["tools"][0]["function"]["parameters"]["properties"]["days"] = json!({"type": "integer"});
-    let reply = house.chat(body.clone()).await.unwrap();
+    let reply = app.chat(body.clone()).await.unwrap();
     let choice = &reply["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls", "{reply}");
     let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str();
     let told: Value = serde_json::from_str(arguments.unwrap()).unwrap();
     assert!(told["city"].is_string() && told["days"].is_i64(), "{reply}");
-    let calls = streamed(&house, body.clone()).await;
+    let calls = streamed(&app, body.clone()).await;
     assert_eq!(calls[0].concat(), arguments.unwrap());
     assert!(calls[0].len() > 2, "{calls:?}");
 
@@ -199,17 +199,17 @@ async fn arguments_that_are_texts_stream_while_they_are_said() {
     let text = json!({"text": {"type": "string"}});
     body["tools"][0]["function"]["parameters"]["properties"] = text;
     body["tools"][0]["function"]["parameters"]["required"] = json!(["text"]);
-    let reply = house.chat(body.clone()).await.unwrap();
+    let reply = app.chat(body.clone()).await.unwrap();
     let choice = &reply["choices"][0];
     assert_eq!(choice["finish_reason"], "length", "{reply}");
     let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str();
-    let calls = streamed(&house, body).await;
+    let calls = streamed(&app, body).await;
     assert_eq!(calls[0].concat(), arguments.unwrap());
     assert!(calls[0].len() > 50, "{calls:?}");
     let whole = format!("{}\"}}", calls[0].concat());
     let whole: Value = serde_json::from_str(&whole).unwrap();
     assert!(whole["text"].is_string());
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 /// What was drawn outside calls is recorded as drawn from all tokens, what was drawn within from those
@@ -217,8 +217,8 @@ async fn arguments_that_are_texts_stream_while_they_are_said() {
 async fn recomputes(data: &Path, at: &Path) {
     let files = folder::ModelFolder::open(at).unwrap();
     let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
-    let arithmetic = model.weights.quickest();
-    let model = model.computed_by(arithmetic).with_kv(KvFormat::F16);
+    let compute_type = model.weights.quickest();
+    let model = model.with_compute_type(compute_type).with_kv(KvFormat::F16);
     let ledger = SqliteLedger::open_beside(&SqliteConfig::in_folder(data))
         .await
         .unwrap();

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use hone_tests::{Changes, TestHouse, ask, broken_laws, client, config, get, post, temporary};
+use hone_tests::{Changes, TestApp, ask, broken_laws, client, config, get, post, temporary};
 use serde_json::{Value, json};
 
 /// Names the data folder of a child; set only in children.
@@ -49,8 +49,8 @@ fn child_server() {
         ];
         let config = config(Path::new(&data), &quick as Changes<'_>).unwrap();
         let _logging = std::env::var(CHILD_LOGS).map(|_| hone::logs::start(&config.log).unwrap());
-        let house = hone::house::House::start(config).await.unwrap();
-        println!("listening on http://{}", house.addr);
+        let app = hone::app::App::start(config).await.unwrap();
+        println!("listening on http://{}", app.addr);
         // A parent that is gone must not leave a child behind.
         tokio::time::sleep(Duration::from_secs(600)).await;
         std::process::exit(3);
@@ -212,14 +212,14 @@ async fn killed_at_any_moment_it_loses_nothing_it_acknowledged() {
         told.turns.len()
     );
     let trusting: [(&str, toml::Value); 1] = [("people.trust_loopback", true.into())];
-    let house = TestHouse::start(&data, &trusting).await.unwrap();
+    let app = TestApp::start(&data, &trusting).await.unwrap();
     for id in &told.turns {
-        let view: Value = get(&client().unwrap(), &house.url, &format!("/v1/turns/{id}"))
+        let view: Value = get(&client().unwrap(), &app.url, &format!("/v1/turns/{id}"))
             .await
             .unwrap_or_else(|error| panic!("turn {id} was acknowledged and is lost: {error}"));
         assert!(!view["fate"]["state"].is_null(), "{view}");
     }
-    let accounts = house.get("/admin/v1/users").await.unwrap().to_string();
+    let accounts = app.get("/admin/v1/users").await.unwrap().to_string();
     for name in &told.accounts {
         let is_there = accounts.contains(&format!("\"{name}\""));
         assert!(is_there, "account {name} was acknowledged and is lost");
@@ -228,12 +228,11 @@ async fn killed_at_any_moment_it_loses_nothing_it_acknowledged() {
         let wishes = wishes["data"].as_array();
         wishes.is_some_and(|all| all.iter().all(|wish| wish["state"] == "done"))
     };
-    house
-        .until("/admin/v1/forgets?limit=200", is_over)
+    app.until("/admin/v1/forgets?limit=200", is_over)
         .await
         .unwrap();
     assert_eq!(files_with(&data, &told.forgotten), Vec::<String>::new());
-    let status = house.get("/admin/v1/status").await.unwrap();
+    let status = app.get("/admin/v1/status").await.unwrap();
     println!(
         "{kills} kills: {} turns, {} pieces of feedback, {} accounts acknowledged and found, {} turns \
          forgotten and not found; ledger {}",
@@ -243,7 +242,7 @@ async fn killed_at_any_moment_it_loses_nothing_it_acknowledged() {
         told.forgotten.len(),
         status["ledger"]
     );
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
     assert_eq!(files_with(&data, &told.forgotten), Vec::<String>::new());
     assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
 }
@@ -283,16 +282,16 @@ async fn one_key_makes_one_turn_over_every_kill() {
         told.extend(answered);
         cut.push(last);
     }
-    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
     let mut turns = BTreeSet::new();
     for (key, seed, reply) in &told {
-        let again = keyed(&house.url, (key, *seed)).await.unwrap();
+        let again = keyed(&app.url, (key, *seed)).await.unwrap();
         assert_eq!(again, (200, reply.clone()), "{key}");
         turns.insert(reply["hone"]["turn_id"].as_str().unwrap().to_owned());
     }
     let mut lost = 0;
     for (key, seed) in &cut {
-        let (status, reply) = keyed(&house.url, (key, *seed)).await.unwrap();
+        let (status, reply) = keyed(&app.url, (key, *seed)).await.unwrap();
         let turn = match status {
             200 => reply["hone"]["turn_id"].as_str().unwrap().to_owned(),
             _ => {
@@ -309,13 +308,13 @@ async fn one_key_makes_one_turn_over_every_kill() {
         };
         turns.insert(turn);
     }
-    let status = house.get("/admin/v1/status").await.unwrap();
+    let status = app.get("/admin/v1/status").await.unwrap();
     assert_eq!(status["ledger"]["turns"], turns.len(), "{status}");
     println!(
         "{} keys answered alike over 8 kills, {lost} told which turn they made",
         told.len()
     );
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,16 +1,16 @@
 //! Answers that are checked without anybody's opinion, from the request to the verdict.
 
-use hone_tests::{Changes, TestHouse, ask, temporary};
+use hone_tests::{Changes, TestApp, ask, temporary};
 use serde_json::{Value, json};
 
-async fn verdict_of(house: &TestHouse, verify: Value) -> Value {
+async fn verdict_of(app: &TestApp, verify: Value) -> Value {
     let mut body = ask("What is the capital of France?", 3);
     body["verify"] = verify;
-    let reply = house.chat(body).await.unwrap();
+    let reply = app.chat(body).await.unwrap();
     assert_eq!(reply["hone"]["collected"], true, "{reply}");
     let turn = reply["hone"]["turn_id"].as_str().unwrap();
     let path = format!("/v1/turns/{turn}");
-    let seen = house.until(&path, |turn| !turn["verdict"].is_null());
+    let seen = app.until(&path, |turn| !turn["verdict"].is_null());
     seen.await.unwrap()["verdict"].clone()
 }
 
@@ -18,7 +18,7 @@ async fn verdict_of(house: &TestHouse, verify: Value) -> Value {
 async fn an_answer_is_judged_by_its_checks_without_waiting_for_a_reply() {
     let (_guard, data) = temporary().unwrap();
     let changes: Vec<(&str, toml::Value)> = vec![("judge.tick_ms", 50.into())];
-    let house = TestHouse::start(&data, &changes as Changes<'_>)
+    let app = TestApp::start(&data, &changes as Changes<'_>)
         .await
         .unwrap();
     let said = json!({"kind": "regex", "pattern": "[a-zA-Z]"});
@@ -27,7 +27,7 @@ async fn an_answer_is_judged_by_its_checks_without_waiting_for_a_reply() {
         (said.clone(), 1.0, "regex: "),
         (json!([said, never]), -1.0, "exact: "),
     ] {
-        let verdict = verdict_of(&house, verify).await;
+        let verdict = verdict_of(&app, verify).await;
         assert_eq!(
             (&verdict["score"], &verdict["decided_by"]),
             (&json!(score), &json!("verifier"))
@@ -37,14 +37,14 @@ async fn an_answer_is_judged_by_its_checks_without_waiting_for_a_reply() {
         assert!(votes.iter().any(told), "{verdict}");
     }
     // One that has to wait for a result has nothing to look at when its session ends.
-    let house_ended = json!({"kind": "exit_code"});
+    let app_ended = json!({"kind": "exit_code"});
     let mut body = ask("Hello!", 4);
-    body["verify"] = house_ended;
+    body["verify"] = app_ended;
     body["session_id"] = json!("s");
     body["session_done"] = json!(true);
-    let reply = house.chat(body).await.unwrap();
+    let reply = app.chat(body).await.unwrap();
     let path = format!("/v1/turns/{}", reply["hone"]["turn_id"].as_str().unwrap());
-    let seen = house
+    let seen = app
         .until(&path, |turn| turn["fate"]["reason"] == "abstained")
         .await
         .unwrap();
@@ -52,7 +52,7 @@ async fn an_answer_is_judged_by_its_checks_without_waiting_for_a_reply() {
         seen["verdict"]["votes"][0]["reason"],
         "exit_code: there is no result"
     );
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +67,7 @@ async fn a_new_version_is_compared_with_the_base_model_on_prompts_it_has_not_lea
         ("learning.paired_interval_ms", 100.into()),
         ("learning.paired_prompts", 12.into()),
     ];
-    let house = TestHouse::start(&data, &changes as Changes<'_>)
+    let app = TestApp::start(&data, &changes as Changes<'_>)
         .await
         .unwrap();
     let ask_all = async |countries: &[&str]| {
@@ -79,20 +79,19 @@ async fn a_new_version_is_compared_with_the_base_model_on_prompts_it_has_not_lea
                 "never said"
             };
             body["verify"] = json!({"kind": "regex", "pattern": pattern});
-            house.chat(body).await.unwrap();
+            app.chat(body).await.unwrap();
         }
     };
     let learned = [
         "France", "Italy", "Spain", "Japan", "Egypt", "Peru", "Chile", "Kenya",
     ];
     ask_all(&learned).await;
-    house
-        .until("/v1/learned", |reply| reply["trained"] == 8)
+    app.until("/v1/learned", |reply| reply["trained"] == 8)
         .await
         .unwrap();
     // Too few for another batch, the first of them asked before.
     ask_all(&["France", "India", "China", "Ghana", "Nepal", "Qatar"]).await;
-    let seen = house
+    let seen = app
         .until("/v1/improvement", |reply| !reply["paired"].is_null())
         .await
         .unwrap();
@@ -105,5 +104,5 @@ async fn a_new_version_is_compared_with_the_base_model_on_prompts_it_has_not_lea
         number(&paired["interval"][1]),
     );
     assert!(low < number(&paired["difference"]) && number(&paired["difference"]) < high);
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }

@@ -1,6 +1,6 @@
 //! Web pages of other origins, over real HTTP.
 
-use hone_tests::{TestHouse, client, temporary};
+use hone_tests::{TestApp, client, temporary};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::json;
 
@@ -23,9 +23,9 @@ async fn a_page_of_an_allowed_origin_asks_and_reads() {
         ("model.engine", toml::Value::from("null")),
         ("http.origins_allowed", vec![APP].into()),
     ];
-    let house = TestHouse::start(&data, &changes).await.unwrap();
+    let app = TestApp::start(&data, &changes).await.unwrap();
     let http = client().unwrap();
-    let call = |method: Method, path: &str| http.request(method, format!("{}{path}", house.url));
+    let call = |method: Method, path: &str| http.request(method, format!("{}{path}", app.url));
     let of = |origin: &str, request: RequestBuilder| request.header("origin", origin).send();
     let asking = || {
         call(Method::OPTIONS, CHAT)
@@ -58,5 +58,5 @@ async fn a_page_of_an_allowed_origin_asks_and_reads() {
     let wrong = call(Method::POST, CHAT).json(&json!({"model": "hone-null"}));
     let reply = of(APP, wrong).await.unwrap();
     assert_eq!(told(&reply), (400, Some(APP)));
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }

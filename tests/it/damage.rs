@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hone_tests::{Changes, TestHouse, ask, broken_laws, client, get, post, temporary};
+use hone_tests::{Changes, TestApp, ask, broken_laws, client, get, post, temporary};
 use serde_json::{Value, json};
 
 use crate::commands::{check_no_panic, look};
@@ -24,19 +24,19 @@ fn null_engine() -> Vec<(&'static str, toml::Value)> {
     ]
 }
 
-async fn probe(house: &TestHouse, path: &str) -> (u16, String) {
-    let reply = client().unwrap().get(format!("{}{path}", house.url));
+async fn probe(app: &TestApp, path: &str) -> (u16, String) {
+    let reply = client().unwrap().get(format!("{}{path}", app.url));
     let reply = reply.send().await.unwrap();
     (reply.status().as_u16(), reply.text().await.unwrap())
 }
 
 /// Until the alert of that name is told.
-async fn alerted(house: &TestHouse, id: &str) -> Value {
+async fn alerted(app: &TestApp, id: &str) -> Value {
     let told = |why: &Value| {
         let alerts = why["alerts"].as_array();
         alerts.is_some_and(|alerts| alerts.iter().any(|alert| alert["id"] == id))
     };
-    house.until("/admin/v1/why", told).await.unwrap()
+    app.until("/admin/v1/why", told).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,23 +53,23 @@ async fn a_data_folder_that_is_removed_is_noticed_and_nothing_is_acknowledged() 
     for harm in harms {
         let (_guard, data) = temporary().unwrap();
         let changes = null_engine();
-        let house = TestHouse::start(&data, &changes as Changes<'_>)
+        let app = TestApp::start(&data, &changes as Changes<'_>)
             .await
             .unwrap();
         let mut body = ask("Hello!", 1);
         body["model"] = json!("hone-null");
-        let before = house.chat(body.clone()).await.unwrap();
+        let before = app.chat(body.clone()).await.unwrap();
         assert_eq!(before["hone"]["collected"], true, "{before}");
-        assert_eq!(probe(&house, "/readyz/learning").await.0, 200);
+        assert_eq!(probe(&app, "/readyz/learning").await.0, 200);
         harm(&data);
         let began = Instant::now();
-        let why = alerted(&house, "ledger_lost").await;
+        let why = alerted(&app, "ledger_lost").await;
         let took = began.elapsed();
         assert!(took < Duration::from_secs(5), "{took:?}");
         assert_eq!(why["learning"], "no", "{why}");
         let began = Instant::now();
         for n in 0..3 {
-            let answer = house.chat(body.clone()).await.unwrap();
+            let answer = app.chat(body.clone()).await.unwrap();
             assert_eq!(answer["hone"]["collected"], false, "{n}: {answer}");
         }
         let took = began.elapsed();
@@ -77,25 +77,25 @@ async fn a_data_folder_that_is_removed_is_noticed_and_nothing_is_acknowledged() 
             took < Duration::from_secs(10),
             "no answer waits for a receipt that cannot come: {took:?}"
         );
-        let (status, text) = probe(&house, "/readyz/learning").await;
+        let (status, text) = probe(&app, "/readyz/learning").await;
         assert_eq!(status, 503, "{text}");
-        let (status, text) = probe(&house, "/readyz").await;
+        let (status, text) = probe(&app, "/readyz").await;
         assert_eq!(
             (status, text.contains("ledger_lost")),
             (200, true),
             "{text}"
         );
-        house.stop().await.unwrap();
+        app.stop().await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_another_program_removes_is_noticed() {
     let (_guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &null_engine() as Changes<'_>)
+    let app = TestApp::start(&data, &null_engine() as Changes<'_>)
         .await
         .unwrap();
-    assert_eq!(probe(&house, "/readyz/learning").await.0, 200);
+    assert_eq!(probe(&app, "/readyz/learning").await.0, 200);
     let file = data.join("ledger.db");
     let drop =
         "import sqlite3, sys; sqlite3.connect(sys.argv[1], 10).execute('drop table feedback')";
@@ -103,10 +103,10 @@ async fn a_table_that_another_program_removes_is_noticed() {
         .args(["-c", drop, file.to_str().unwrap()])
         .status();
     assert!(other.unwrap().success());
-    let why = alerted(&house, "ledger_incomplete").await;
+    let why = alerted(&app, "ledger_incomplete").await;
     assert_eq!(why["learning"], "no", "{why}");
-    assert_eq!(probe(&house, "/readyz/learning").await.0, 503);
-    house.stop().await.unwrap();
+    assert_eq!(probe(&app, "/readyz/learning").await.0, 503);
+    app.stop().await.unwrap();
 }
 
 /// The folder of a scope's newest adapter.
@@ -135,19 +135,17 @@ async fn a_damaged_served_version_falls_back_at_the_start_and_says_so() {
         ("train.gate.probe_recent", 1.into()),
         ("train.gate.probe_golden", 1.into()),
     ];
-    let house = TestHouse::start(&data, &quick as Changes<'_>)
-        .await
-        .unwrap();
+    let app = TestApp::start(&data, &quick as Changes<'_>).await.unwrap();
     for seed in 0..2 {
         let mut body = ask("What color is the sky?", seed);
         body["max_tokens"] = json!(12);
-        let reply = house.chat(body).await.unwrap();
+        let reply = app.chat(body).await.unwrap();
         let said = json!({"turn_id": reply["hone"]["turn_id"], "score": 1});
-        house.post("/v1/feedback", said).await.unwrap();
+        app.post("/v1/feedback", said).await.unwrap();
     }
     let learned = |v: &Value| v["current"].as_u64() >= Some(1);
-    let before = house.until("/v1/versions", learned).await.unwrap();
-    house.stop().await.unwrap();
+    let before = app.until("/v1/versions", learned).await.unwrap();
+    app.stop().await.unwrap();
     let newest = adapters(&data).pop().unwrap();
     let weights = newest.join("adapter_model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
@@ -155,21 +153,19 @@ async fn a_damaged_served_version_falls_back_at_the_start_and_says_so() {
     bytes[last] ^= 1;
     std::fs::write(&weights, bytes).unwrap();
 
-    let house = TestHouse::start(&data, &quick as Changes<'_>)
-        .await
-        .unwrap();
-    let answer = house.chat(ask("Hello!", 3)).await.unwrap();
+    let app = TestApp::start(&data, &quick as Changes<'_>).await.unwrap();
+    let answer = app.chat(ask("Hello!", 3)).await.unwrap();
     let served = answer["hone"]["policy_version"].as_u64();
     assert!(served > before["current"].as_u64(), "{answer}");
-    let why = alerted(&house, "adapter_damaged").await;
+    let why = alerted(&app, "adapter_damaged").await;
     assert!(why.to_string().contains("kept aside"), "{why}");
-    let (status, text) = probe(&house, "/readyz").await;
+    let (status, text) = probe(&app, "/readyz").await;
     assert_eq!(
         (status, text.contains("adapter_damaged")),
         (200, true),
         "{text}"
     );
-    let versions = house.get("/v1/versions").await.unwrap();
+    let versions = app.get("/v1/versions").await.unwrap();
     let damaged = versions["data"].as_array().unwrap().iter();
     assert_eq!(
         damaged.filter(|v| v["damaged"] == true).count(),
@@ -177,7 +173,7 @@ async fn a_damaged_served_version_falls_back_at_the_start_and_says_so() {
         "{versions}"
     );
     assert!(data.join("blobs/damaged").exists() && !newest.exists());
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
     assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
 }
 

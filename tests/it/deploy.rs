@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use hone_tests::{TestHouse, ask, client, temporary};
+use hone_tests::{TestApp, ask, client, temporary};
 use serde_json::Value;
 
 fn deploy() -> PathBuf {
@@ -38,8 +38,8 @@ fn matched_labels(query: &str) -> BTreeSet<(String, String)> {
 
 fn queries() -> Vec<String> {
     let text = std::fs::read_to_string(deploy().join("grafana/hone.json")).unwrap();
-    let board: Value = serde_json::from_str(&text).unwrap();
-    let panels = board["panels"].as_array().unwrap();
+    let registry: Value = serde_json::from_str(&text).unwrap();
+    let panels = registry["panels"].as_array().unwrap();
     let targets = panels
         .iter()
         .filter_map(|p| p["targets"].as_array())
@@ -47,7 +47,7 @@ fn queries() -> Vec<String> {
     let mut all: Vec<String> = targets
         .map(|t| t["expr"].as_str().unwrap().to_owned())
         .collect();
-    let variables = board["templating"]["list"].as_array().unwrap();
+    let variables = registry["templating"]["list"].as_array().unwrap();
     all.extend(
         variables
             .iter()
@@ -81,11 +81,11 @@ fn told_in_the_docs(page: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_names_metrics_and_labels_that_exist() {
     let (_guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &[]).await.unwrap();
-    house.chat(ask("Hello!", 1)).await.unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
+    app.chat(ask("Hello!", 1)).await.unwrap();
     let page = client()
         .unwrap()
-        .get(format!("{}/metrics", house.url))
+        .get(format!("{}/metrics", app.url))
         .send()
         .await
         .unwrap();
@@ -129,5 +129,5 @@ async fn every_query_names_metrics_and_labels_that_exist() {
         }
     }
     assert!(!labels.contains_key("hone_no_such_metric"));
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }

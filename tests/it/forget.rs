@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
-use hone_tests::{Changes, TestHouse, ask, broken_laws, client, config, get, post, temporary};
+use hone_tests::{Changes, TestApp, ask, broken_laws, client, config, get, post, temporary};
 use serde_json::{Value, json};
 
 /// Words that occur nowhere else.
@@ -33,7 +33,7 @@ fn files_with(folder: &Path, needle: &str) -> Vec<String> {
 }
 
 /// Talks in one session and says what it thinks; returns the session.
-async fn teach(house: &TestHouse, key: &str, words: &str, n: u64) -> String {
+async fn teach(app: &TestApp, key: &str, words: &str, n: u64) -> String {
     let mut messages = Vec::new();
     let mut session = String::new();
     for seed in 0..n {
@@ -43,21 +43,21 @@ async fn teach(house: &TestHouse, key: &str, words: &str, n: u64) -> String {
         body["messages"] = json!(messages);
         body["session_id"] = json!(key);
         body["max_tokens"] = json!(12);
-        let reply = house.chat(body).await.unwrap();
+        let reply = app.chat(body).await.unwrap();
         assert_eq!(reply["hone"]["collected"], true, "{reply}");
         messages.push(reply["choices"][0]["message"].clone());
         session = reply["hone"]["session_id"].as_str().unwrap().to_owned();
         let score = if seed.is_multiple_of(2) { 1 } else { -1 };
         let comment = format!("said {words}");
         let said = json!({"turn_id": reply["hone"]["turn_id"], "score": score, "comment": comment});
-        house.post("/v1/feedback", said).await.unwrap();
+        app.post("/v1/feedback", said).await.unwrap();
     }
     session
 }
 
-async fn versions(house: &TestHouse, least: u64) -> Value {
+async fn versions(app: &TestApp, least: u64) -> Value {
     let enough = |v: &Value| v["current"].as_u64() >= Some(least);
-    house.until("/v1/versions", enough).await.unwrap()
+    app.until("/v1/versions", enough).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,28 +75,26 @@ async fn an_erased_session_leaves_no_byte_and_no_version_behind() {
         ("train.gate.probe_recent", 1.into()),
         ("train.gate.probe_golden", 1.into()),
     ];
-    let house = TestHouse::start(&data, &quick as Changes<'_>)
-        .await
-        .unwrap();
-    teach(&house, "clean", "please", 4).await;
-    let clean = versions(&house, 1).await["current"].as_u64().unwrap();
-    let session = teach(&house, "secret", CANARY, 4).await;
-    let before = versions(&house, clean + 1).await;
+    let app = TestApp::start(&data, &quick as Changes<'_>).await.unwrap();
+    teach(&app, "clean", "please", 4).await;
+    let clean = versions(&app, 1).await["current"].as_u64().unwrap();
+    let session = teach(&app, "secret", CANARY, 4).await;
+    let before = versions(&app, clean + 1).await;
     assert!(
         !files_with(&data, CANARY).is_empty(),
         "the search finds what is there"
     );
 
     let dry = json!({"session_id": session, "dry_run": true});
-    let plan = house.post("/v1/forget", dry).await.unwrap();
+    let plan = app.post("/v1/forget", dry).await.unwrap();
     assert_eq!(plan["turns"], 4, "{plan}");
     assert!(plan["samples"].as_u64() >= Some(1), "{plan}");
-    let reply = house
+    let reply = app
         .post("/v1/forget", json!({"session_id": session}))
         .await
         .unwrap();
     // Whoever asks from the reply on gets what takes its place, or waits for it.
-    let next = house.chat(ask("Hello!", 0)).await.unwrap();
+    let next = app.chat(ask("Hello!", 0)).await.unwrap();
     let served = next["hone"]["policy_version"].as_u64().unwrap();
     let head = before["current"].as_u64().unwrap();
     assert!(
@@ -104,21 +102,21 @@ async fn an_erased_session_leaves_no_byte_and_no_version_behind() {
         "version {served} is served, {head} was tainted"
     );
     let path = format!("/v1/forget/{}", reply["id"].as_str().unwrap());
-    let done = house.until(&path, |r| r["state"] == "done").await.unwrap();
+    let done = app.until(&path, |r| r["state"] == "done").await.unwrap();
     let tainted = done["versions_tainted"].as_array().unwrap();
     assert!(!tainted.is_empty(), "{done}");
     let back = done["rolls_back_to"].as_u64().unwrap();
     assert!(!tainted.contains(&json!(back)), "{done}");
 
     assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
-    let after = versions(&house, head + 1).await;
+    let after = versions(&app, head + 1).await;
     let restored = after["data"].as_array().unwrap().iter();
     let restored = restored.filter(|v| v["status"] == "rollback").count();
     assert_eq!(restored, 1, "{after}");
     // Learning goes on from the restored version.
-    teach(&house, "later", "thanks", 4).await;
-    versions(&house, after["current"].as_u64().unwrap() + 1).await;
-    house.stop().await.unwrap();
+    teach(&app, "later", "thanks", 4).await;
+    versions(&app, after["current"].as_u64().unwrap() + 1).await;
+    app.stop().await.unwrap();
     assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
     assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
 }
@@ -143,8 +141,8 @@ fn child_server() {
             ("learning.forget_wait_ms", 0.into()),
         ];
         let config = config(Path::new(&data), &slow as Changes<'_>).unwrap();
-        let house = hone::house::House::start(config).await.unwrap();
-        println!("listening on http://{}", house.addr);
+        let app = hone::app::App::start(config).await.unwrap();
+        println!("listening on http://{}", app.addr);
         // A parent that is gone must not leave a child behind.
         tokio::time::sleep(Duration::from_secs(600)).await;
         std::process::exit(3);
@@ -246,7 +244,7 @@ fn files_with_bytes(folder: &Path, needle: &[u8]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_stopped_and_what_was_shared_goes_whole() {
     let (_guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
     let secret = format!("my secret is {CANARY}");
     let asked = |messages: Value| {
         let mut body = ask("", 1);
@@ -255,17 +253,17 @@ async fn what_was_stopped_and_what_was_shared_goes_whole() {
         body
     };
     let said = |text: &str| json!({"role": "user", "content": text});
-    house.chat(asked(json!([said(&secret)]))).await.unwrap();
+    app.chat(asked(json!([said(&secret)]))).await.unwrap();
     let again = json!([said(&secret), said("hello?")]);
-    house.chat(asked(again)).await.unwrap();
+    app.chat(asked(again)).await.unwrap();
     // More than a block of tokens, and another message for each turn.
     let mut long = Vec::new();
     for _ in 0..12 {
         long.push(said(&format!("{CANARY} ").repeat(8)));
-        house.chat(asked(json!(long))).await.unwrap();
+        app.chat(asked(json!(long))).await.unwrap();
     }
     let text = json!({"model": "hone-starter", "prompt": format!("{CANARY} {CANARY}")});
-    let tokens = house.post("/tokenize", text).await.unwrap();
+    let tokens = app.post("/tokenize", text).await.unwrap();
     let ids: Vec<u32> = tokens["tokens"]
         .as_array()
         .unwrap()
@@ -281,15 +279,12 @@ async fn what_was_stopped_and_what_was_shared_goes_whole() {
         !files_with_bytes(&data, &needle).is_empty(),
         "their ids are there"
     );
-    let reply = house
-        .post("/v1/forget", json!({"all": true}))
-        .await
-        .unwrap();
+    let reply = app.post("/v1/forget", json!({"all": true})).await.unwrap();
     let path = format!("/v1/forget/{}", reply["id"].as_str().unwrap());
-    house.until(&path, |r| r["state"] == "done").await.unwrap();
+    app.until(&path, |r| r["state"] == "done").await.unwrap();
     assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
     assert_eq!(files_with_bytes(&data, &needle), Vec::<String>::new());
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
     assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
     assert_eq!(files_with_bytes(&data, &needle), Vec::<String>::new());
     assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hone_tests::{TestHouse, client, temporary};
+use hone_tests::{TestApp, client, temporary};
 use reqwest::Response;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -216,13 +216,13 @@ async fn nobody_is_admin_through_nginx_with_defaults_and_people_sign_in() {
     for within in ["", "include /etc/nginx/proxy_params;"] {
         let (_guard, data) = temporary().unwrap();
         let null: [(&str, toml::Value); 1] = [("model.engine", "null".into())];
-        let house = TestHouse::start(&data, &null).await.unwrap();
-        let upstream: SocketAddr = house.url.trim_start_matches("http://").parse().unwrap();
+        let app = TestApp::start(&data, &null).await.unwrap();
+        let upstream: SocketAddr = app.url.trim_start_matches("http://").parse().unwrap();
         let front = Front::of(upstream, within).await;
         let account = json!({"name": "ann", "role": "admin", "password": PASSWORD});
-        let made = house.post("/admin/v1/users", account).await.unwrap();
+        let made = app.post("/admin/v1/users", account).await.unwrap();
         assert_eq!(made["name"], "ann");
-        for base in [&front.url, &house.url] {
+        for base in [&front.url, &app.url] {
             for (method, path, body) in wishes() {
                 for claim in claims {
                     let told = send(base, (method, path), &body, claim).await.status();
@@ -234,7 +234,7 @@ async fn nobody_is_admin_through_nginx_with_defaults_and_people_sign_in() {
             assert_eq!(ready.status(), 200);
         }
         sign_in_works(&front.url).await;
-        house.stop().await.unwrap();
+        app.stop().await.unwrap();
     }
 }
 
@@ -248,8 +248,8 @@ async fn wrong_passwords_from_elsewhere_lock_out_no_admin_behind_nginx() {
         ("http.proxies_trusted", trusted),
         ("people.attempts_max", 3.into()),
     ];
-    let house = TestHouse::start(&data, &changes).await.unwrap();
-    let upstream: SocketAddr = house.url.trim_start_matches("http://").parse().unwrap();
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let upstream: SocketAddr = app.url.trim_start_matches("http://").parse().unwrap();
     let front = Front::of(upstream, "include /etc/nginx/proxy_params;").await;
     add_admin(&data).await;
     // As if another proxy stood before nginx, whose word counts because its address is trusted.
@@ -286,7 +286,7 @@ async fn wrong_passwords_from_elsewhere_lock_out_no_admin_behind_nginx() {
         200,
         "where she signed in before"
     );
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 /// Where nginx says nothing of whom it serves, everybody has its address. Who signed in before is known by their
@@ -298,11 +298,11 @@ async fn wrong_passwords_lock_out_no_known_device_behind_an_nginx_that_nobody_na
         ("model.engine", "null".into()),
         ("people.attempts_max", 3.into()),
     ];
-    let house = TestHouse::start(&data, &changes).await.unwrap();
-    let upstream: SocketAddr = house.url.trim_start_matches("http://").parse().unwrap();
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let upstream: SocketAddr = app.url.trim_start_matches("http://").parse().unwrap();
     let front = Front::of(upstream, "").await;
     let account = json!({"name": "ann", "role": "admin", "password": PASSWORD});
-    house.post("/admin/v1/users", account).await.unwrap();
+    app.post("/admin/v1/users", account).await.unwrap();
     let try_in = async |password: &str, headers: Headers<'_>| {
         let account = json!({"name": "ann", "password": password});
         send(&front.url, ("POST", "/v1/auth/sign-in"), &account, headers).await
@@ -320,7 +320,7 @@ async fn wrong_passwords_lock_out_no_known_device_behind_an_nginx_that_nobody_na
     assert_eq!(last, 429, "guessing is slowed down");
     assert_eq!(try_in(PASSWORD, &[]).await.status(), 429);
     assert_eq!(try_in(PASSWORD, &[("cookie", &device)]).await.status(), 200);
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 /// Makes the admin's account from the command line, as who runs the server does.

@@ -1,7 +1,7 @@
 //! Every weight of the projections, by configuration: what it learns is heard, and what could never
 //! be saved is refused at the start.
 
-use hone_tests::{Changes, TestHouse, temporary};
+use hone_tests::{Changes, TestApp, temporary};
 use serde_json::{Value, json};
 
 /// What a user wants to hear.
@@ -30,28 +30,28 @@ async fn a_correction_becomes_the_answer() {
         ("train.explicit_wait_ms", 100.into()),
         ("train.tick_ms", 100.into()),
     ];
-    let house = TestHouse::start(&data, &changes as Changes<'_>)
+    let app = TestApp::start(&data, &changes as Changes<'_>)
         .await
         .unwrap();
     let said = |reply: &Value| reply["choices"][0]["message"]["content"].clone();
-    let before = house.chat(ask(0.0)).await.unwrap();
+    let before = app.chat(ask(0.0)).await.unwrap();
     assert_ne!(said(&before), WANTED);
-    let reply = house.chat(ask(1.0)).await.unwrap();
+    let reply = app.chat(ask(1.0)).await.unwrap();
     let feedback = json!({"turn_id": reply["hone"]["turn_id"], "score": -1, "correction": WANTED});
-    house.post("/v1/feedback", feedback).await.unwrap();
+    app.post("/v1/feedback", feedback).await.unwrap();
     let mut last = Value::Null;
     for _ in 0..1_200 {
-        last = house.chat(ask(0.0)).await.unwrap();
+        last = app.chat(ask(0.0)).await.unwrap();
         if last["hone"]["policy_version"].as_u64() >= Some(1) {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    let status = house.get("/admin/v1/status").await.unwrap();
+    let status = app.get("/admin/v1/status").await.unwrap();
     let train = &status["loops"]["train"]["numbers"];
-    let refused = house.get("/admin/v1/refusals").await.unwrap();
+    let refused = app.get("/admin/v1/refusals").await.unwrap();
     assert_eq!(said(&last), WANTED, "{last} {train} {refused}");
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test]
@@ -60,10 +60,10 @@ async fn a_checkpoint_that_could_never_be_written_is_refused_at_the_start() {
     let mut changes: Vec<(&str, toml::Value)> =
         vec![("store.blob_file_bytes_max", (4 << 20).into())];
     // What a LoRA takes fits.
-    let house = TestHouse::start(&data, &changes as Changes<'_>).await;
-    house.unwrap().stop().await.unwrap();
+    let app = TestApp::start(&data, &changes as Changes<'_>).await;
+    app.unwrap().stop().await.unwrap();
     changes.push(("train.learner.form", "full".into()));
-    let refused = TestHouse::start(&data, &changes as Changes<'_>).await;
+    let refused = TestApp::start(&data, &changes as Changes<'_>).await;
     let error = refused.err().unwrap().to_string();
     for part in ["store.blob_file_bytes_max", "lora_targets", "4194304"] {
         assert!(error.contains(part), "{error}");

@@ -2,7 +2,7 @@
 //! learned from is refused, and one that does better is published.
 
 use hone_domain::TurnId;
-use hone_tests::{Changes, TestHouse, ask, temporary};
+use hone_tests::{Changes, TestApp, ask, temporary};
 use serde_json::{Value, json};
 
 /// Half of all turns are held out here, so that few are enough.
@@ -33,14 +33,14 @@ fn changes() -> Vec<(&'static str, toml::Value)> {
 
 /// A person who likes two of four answers and dislikes the others. What they say of
 /// held-out answers is the same, or with `turned` the opposite.
-async fn talk(house: &TestHouse, user: &str, turned: bool) {
+async fn talk(app: &TestApp, user: &str, turned: bool) {
     for number in 0..ANSWERS {
         // Few different answers, each of which is learned from and held out.
         let seed = number % 4;
         let liked = seed < 2;
         let mut body = ask("Tell me a joke.", seed);
         body["user"] = json!(user);
-        let reply = house.chat(body).await.unwrap();
+        let reply = app.chat(body).await.unwrap();
         let turn = reply["hone"]["turn_id"].as_str().unwrap().to_owned();
         let held_out = hone_train::is_held_out(TurnId::parse(&turn).unwrap(), SHARE as f32);
         let score = if liked != (held_out && turned) {
@@ -49,14 +49,14 @@ async fn talk(house: &TestHouse, user: &str, turned: bool) {
             -1.0
         };
         let feedback = json!({"turn_id": turn, "score": score});
-        house.post("/v1/feedback", feedback).await.unwrap();
+        app.post("/v1/feedback", feedback).await.unwrap();
     }
 }
 
 /// What came of the person's turns: their versions and their refused candidates, once there is one of either.
-async fn outcome(house: &TestHouse, user: &str) -> (Vec<Value>, Vec<Value>) {
+async fn outcome(app: &TestApp, user: &str) -> (Vec<Value>, Vec<Value>) {
     let list = async |path: &str| {
-        let list = house.get(&format!("{path}?user={user}")).await.unwrap();
+        let list = app.get(&format!("{path}?user={user}")).await.unwrap();
         list["data"].as_array().unwrap().clone()
     };
     for _ in 0..2_400 {
@@ -72,24 +72,24 @@ async fn outcome(house: &TestHouse, user: &str) -> (Vec<Value>, Vec<Value>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_does_worse_on_turns_it_never_learned_from_is_refused() {
     let (_guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &changes() as Changes<'_>)
+    let app = TestApp::start(&data, &changes() as Changes<'_>)
         .await
         .unwrap();
 
-    talk(&house, "anna", false).await;
-    let (published, refused) = outcome(&house, "anna").await;
+    talk(&app, "anna", false).await;
+    let (published, refused) = outcome(&app, "anna").await;
     assert!(refused.is_empty(), "{}", refused[0]["reasons"]);
     let held_out = &published[0]["gate"]["held_out"];
     assert!(held_out["mean"].as_f64() > Some(0.0), "{held_out}");
     assert_eq!(published[0]["provisional"], false);
 
-    talk(&house, "bert", true).await;
-    let (published, refused) = outcome(&house, "bert").await;
+    talk(&app, "bert", true).await;
+    let (published, refused) = outcome(&app, "bert").await;
     assert!(published.is_empty(), "{published:?}");
     let reasons = refused[0]["reasons"].to_string();
     assert!(
         reasons.contains("worse than what is served: on"),
         "{reasons}"
     );
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }

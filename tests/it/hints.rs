@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Json;
 use axum::routing::{get, post};
-use hone_tests::{Changes, TestHouse, ask, temporary};
+use hone_tests::{Changes, TestApp, ask, temporary};
 use serde_json::{Value, json};
 
 const HINTS: [&str; 3] = [
@@ -40,20 +40,20 @@ async fn judged(changes: Vec<(&str, toml::Value)>) -> (Value, Value) {
         ("judge.model.name", "elsewhere".into()),
     ];
     all.extend(changes);
-    let house = TestHouse::start(&data, &all as Changes<'_>).await.unwrap();
+    let app = TestApp::start(&data, &all as Changes<'_>).await.unwrap();
     let mut body = ask("What is the capital of France?", 3);
-    let reply = house.chat(body.clone()).await.unwrap();
+    let reply = app.chat(body.clone()).await.unwrap();
     let said = reply["choices"][0]["message"].clone();
     let next = json!({"role": "user", "content": "And what about Italy?"});
     let messages = body["messages"].as_array_mut().unwrap();
     messages.extend([said, next]);
-    house.chat(body).await.unwrap();
+    app.chat(body).await.unwrap();
     let path = format!("/v1/turns/{}", reply["hone"]["turn_id"].as_str().unwrap());
-    let seen = house.until(&path, |turn| !turn["verdict"].is_null());
+    let seen = app.until(&path, |turn| !turn["verdict"].is_null());
     let verdict = seen.await.unwrap()["verdict"].clone();
     let counted = |status: &Value| status["funnel"]["accepted"] == 1;
-    let status = house.until("/admin/v1/status", counted).await.unwrap();
-    house.stop().await.unwrap();
+    let status = app.until("/admin/v1/status", counted).await.unwrap();
+    app.stop().await.unwrap();
     (verdict, status)
 }
 

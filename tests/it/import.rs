@@ -1,4 +1,4 @@
-//! An adapter that was made elsewhere: taken in beside the running house, answered with exactly,
+//! An adapter that was made elsewhere: taken in beside the running server, answered with exactly,
 //! learned on from, taken back, and handed out again.
 
 use std::path::Path;
@@ -10,19 +10,19 @@ use hone_kernels::Executor;
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_nn::{Adapter, KvFormat, Model, peft};
-use hone_tests::{TestHouse, ask, broken_laws, one_version_per_four_answers, temporary};
+use hone_tests::{TestApp, ask, broken_laws, one_version_per_four_answers, temporary};
 use hone_text::folder;
 use serde_json::{Map, Value, json};
 
-/// The built-in model, as the house computes it.
+/// The built-in model, as the server computes it.
 fn served() -> Model {
     let files = folder::ModelFolder::embedded(hone_starter::model_files()).unwrap();
     let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
-    let arithmetic = model.weights.quickest();
-    model.computed_by(arithmetic).with_kv(KvFormat::F16)
+    let compute_type = model.weights.quickest();
+    model.with_compute_type(compute_type).with_kv(KvFormat::F16)
 }
 
-/// An adapter of another rank, scale and choice of projections than the house trains.
+/// An adapter of another rank, scale and choice of projections than the server trains.
 fn elsewhere(model: &Model) -> Adapter {
     let lora = LoraConfig {
         rank: 3,
@@ -69,9 +69,9 @@ async fn hone(words: &[&str]) -> ExitCode {
         .unwrap()
 }
 
-async fn take_in(house: &TestHouse, folder: &Path) -> ExitCode {
+async fn take_in(app: &TestApp, folder: &Path) -> ExitCode {
     let folder = folder.display().to_string();
-    hone(&["import", "adapter", &folder, "--url", &house.url]).await
+    hone(&["import", "adapter", &folder, "--url", &app.url]).await
 }
 
 async fn hand_out(data: &Path, version: &str, out: &Path) {
@@ -90,9 +90,9 @@ async fn hand_out(data: &Path, version: &str, out: &Path) {
 }
 
 /// Asks until `version` answers; its turn's id.
-async fn answered_by(house: &TestHouse, version: u64) -> String {
+async fn answered_by(app: &TestApp, version: u64) -> String {
     for seed in 0..400 {
-        let reply = house.chat(ask("What is the capital of France?", seed));
+        let reply = app.chat(ask("What is the capital of France?", seed));
         let reply = reply.await.unwrap();
         if reply["hone"]["policy_version"] == version {
             return reply["hone"]["turn_id"].as_str().unwrap().to_owned();
@@ -103,15 +103,15 @@ async fn answered_by(house: &TestHouse, version: u64) -> String {
 }
 
 /// Talks and rates until another version than `version` is served; returns it.
-async fn learn(house: &TestHouse, version: u64) -> Value {
+async fn learn(app: &TestApp, version: u64) -> Value {
     for seed in 0..4 {
-        let reply = house.chat(ask("What is the capital of Spain?", seed)).await;
+        let reply = app.chat(ask("What is the capital of Spain?", seed)).await;
         let turn = reply.unwrap()["hone"]["turn_id"].clone();
         let said = json!({"turn_id": turn, "score": if seed % 2 == 0 { 1 } else { -1 }});
-        house.post("/v1/feedback", said).await.unwrap();
+        app.post("/v1/feedback", said).await.unwrap();
     }
     let newer = |list: &Value| list["current"].as_u64() > Some(version);
-    let list = house.until("/v1/versions", newer).await.unwrap();
+    let list = app.until("/v1/versions", newer).await.unwrap();
     list["data"][0].clone()
 }
 
@@ -149,29 +149,29 @@ async fn is_what_the_adapter_says(data: &Path, turn: &str, (model, adapter): (&M
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adapter_from_elsewhere_is_served_learned_from_and_handed_out() {
     let (guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &one_version_per_four_answers())
+    let app = TestApp::start(&data, &one_version_per_four_answers())
         .await
         .unwrap();
     let model = Arc::new(served());
     let made = elsewhere(&model);
     let folder = guard.path().join("elsewhere");
     write(&made, &folder);
-    assert_eq!(take_in(&house, &folder).await, ExitCode::SUCCESS);
-    let list = house.get("/v1/versions").await.unwrap();
+    assert_eq!(take_in(&app, &folder).await, ExitCode::SUCCESS);
+    let list = app.get("/v1/versions").await.unwrap();
     assert_eq!(
         (&list["current"], &list["data"][0]["status"]),
         (&json!(1), &json!("imported"))
     );
-    let turn = answered_by(&house, 1).await;
+    let turn = answered_by(&app, 1).await;
     is_what_the_adapter_says(&data, &turn, (&model, &made)).await;
     assert_eq!(
-        take_in(&house, &folder).await,
+        take_in(&app, &folder).await,
         ExitCode::FAILURE,
         "it is served already"
     );
 
     // Learning goes on from it, in its own rank and projections.
-    let learned = learn(&house, 1).await;
+    let learned = learn(&app, 1).await;
     assert_eq!(
         (&learned["version"], &learned["parent"]),
         (&json!(2), &json!(1))
@@ -184,21 +184,21 @@ async fn an_adapter_from_elsewhere_is_served_learned_from_and_handed_out() {
     assert_eq!(grown.config, made.config);
     assert_ne!(grown.digest(), made.digest());
 
-    let back = house.post("/v1/versions/1/rollback", json!({})).await;
+    let back = app.post("/v1/versions/1/rollback", json!({})).await;
     assert_eq!(back.unwrap()["version"], 3);
-    answered_by(&house, 3).await;
+    answered_by(&app, 3).await;
     let out = guard.path().join("again");
     hand_out(&data, "1", &out).await;
     assert_eq!(tensors(&out, &model), tensors(&folder, &model));
-    let status = house.get("/admin/v1/status").await.unwrap();
+    let status = app.get("/admin/v1/status").await.unwrap();
     assert_eq!(status["engine"]["identity_failures_total"], 0);
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
     // A fresh start reads it back, and nothing breaks a law.
-    let house = TestHouse::start(&data, &one_version_per_four_answers())
+    let app = TestApp::start(&data, &one_version_per_four_answers())
         .await
         .unwrap();
-    answered_by(&house, 3).await;
-    house.stop().await.unwrap();
+    answered_by(&app, 3).await;
+    app.stop().await.unwrap();
     assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
 }
 
@@ -206,10 +206,10 @@ async fn an_adapter_from_elsewhere_is_served_learned_from_and_handed_out() {
 async fn what_does_not_fit_is_refused_and_changes_nothing() {
     let (guard, data) = temporary().unwrap();
     let changes = [("http.import_bytes_max", 400_000.into())];
-    let house = TestHouse::start(&data, &changes).await.unwrap();
+    let app = TestApp::start(&data, &changes).await.unwrap();
     // Made by PEFT for another model.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens/qwen3/adapter");
-    assert_eq!(take_in(&house, &golden).await, ExitCode::FAILURE);
+    assert_eq!(take_in(&app, &golden).await, ExitCode::FAILURE);
     let model = served();
     let large = LoraConfig {
         rank: 64,
@@ -220,8 +220,8 @@ async fn what_does_not_fit_is_refused_and_changes_nothing() {
     };
     let folder = guard.path().join("large");
     write(&Adapter::random(&model.config, large, 1), &folder);
-    assert_eq!(take_in(&house, &folder).await, ExitCode::FAILURE);
-    let list = house.get("/v1/versions").await.unwrap();
+    assert_eq!(take_in(&app, &folder).await, ExitCode::FAILURE);
+    let list = app.get("/v1/versions").await.unwrap();
     assert_eq!(list["current"], 0);
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }

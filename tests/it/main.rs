@@ -1,4 +1,4 @@
-//! The house from outside, in one binary.
+//! The server from outside, in one binary.
 #![allow(clippy::unwrap_used)]
 
 /// The program's own, so that its children are the program.

@@ -1,7 +1,7 @@
 //! Odd schemas, in every dialect: what a grammar cannot hold is refused before anything is said, and the rest is
 //! answered; never is it the server's failure, nor an error in the middle of a stream.
 
-use hone_tests::{TestHouse, client, temporary};
+use hone_tests::{TestApp, client, temporary};
 use serde_json::{Value, json};
 
 /// What cannot be followed to the letter, one schema a line.
@@ -192,22 +192,22 @@ async fn check(url: &str, schema: &Value, is_followed: Option<bool>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn odd_schemas_are_followed_or_refused_alike_in_every_dialect() {
     let (_guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
     let rows = |lines: &'static str| {
         let lines = lines.lines().filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_str(line).unwrap())
     };
     for schema in rows(REFUSED) {
-        check(&house.url, &schema, Some(false)).await;
+        check(&app.url, &schema, Some(false)).await;
     }
     for schema in rows(FOLLOWED) {
-        check(&house.url, &schema, Some(true)).await;
+        check(&app.url, &schema, Some(true)).await;
     }
     for schema in rows(EITHER) {
-        check(&house.url, &schema, None).await;
+        check(&app.url, &schema, None).await;
     }
     for (schema, is_followed) in large() {
-        check(&house.url, &schema, Some(is_followed)).await;
+        check(&app.url, &schema, Some(is_followed)).await;
     }
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }

@@ -1,10 +1,10 @@
 //! What clients see, as snapshots: status, headers and body of every endpoint's successes and
-//! errors, streams included, through a real house. Ids, times and measured numbers are replaced.
+//! errors, streams included, through a real server. Ids, times and measured numbers are replaced.
 //!
 //! After a change on purpose: `INSTA_UPDATE=always cargo test -p hone-tests --test it snapshots`,
 //! then read the difference.
 
-use hone_tests::{Changes, TestHouse, client, temporary};
+use hone_tests::{Changes, TestApp, client, temporary};
 use serde_json::{Map, Value, json};
 
 /// A request.
@@ -179,16 +179,16 @@ fn shown(call: &Call, seen: &Seen) -> String {
 }
 
 /// Sends and compares; the snapshot's name is the case's.
-async fn check(house: &TestHouse, name: &str, call: Call) -> Seen {
-    let seen = send(&house.url, &call).await;
+async fn check(app: &TestApp, name: &str, call: Call) -> Seen {
+    let seen = send(&app.url, &call).await;
     insta::assert_snapshot!(name, shown(&call, &seen));
     seen
 }
 
-async fn null_house(data: &std::path::Path, more: Changes<'_>) -> TestHouse {
+async fn null_app(data: &std::path::Path, more: Changes<'_>) -> TestApp {
     let mut changes: Vec<(&str, toml::Value)> = vec![("model.engine", "null".into())];
     changes.extend(more.iter().cloned());
-    TestHouse::start(data, &changes).await.unwrap()
+    TestApp::start(data, &changes).await.unwrap()
 }
 
 const CHAT: &str = "/v1/chat/completions";
@@ -211,8 +211,8 @@ fn but(mut body: Value, changes: &Value) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn completions() {
     let (_guard, data) = temporary().unwrap();
-    let house = null_house(&data, &[]).await;
-    let model = house.get("/v1/models").await.unwrap()["data"][0]["id"].clone();
+    let app = null_app(&data, &[]).await;
+    let model = app.get("/v1/models").await.unwrap()["data"][0]["id"].clone();
     let hello = but(hello(), &json!({"model": model}));
     let text = json!({"model": model, "prompt": "The sky", "max_tokens": 5, "session_id": "t"});
     let stream = json!({"stream": true, "stream_options": {"include_usage": true}});
@@ -256,15 +256,15 @@ async fn completions() {
         ("model_unknown", get("/v1/models/other")),
     ];
     for (name, call) in rows {
-        check(&house, name, call).await;
+        check(&app, name, call).await;
     }
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_and_feedback() {
     let (_guard, data) = temporary().unwrap();
-    let house = TestHouse::start(&data, &[]).await.unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
     let ask = json!({
         "model": "hone-starter",
         "messages": [{"role": "user", "content": "Hello!"}],
@@ -274,12 +274,12 @@ async fn turns_and_feedback() {
         "seed": 1,
         "logit_bias": {"300": 100},
     });
-    let reply = send(&house.url, &post(CHAT, &ask)).await.json();
+    let reply = send(&app.url, &post(CHAT, &ask)).await.json();
     let turn = reply["hone"]["turn_id"].as_str().unwrap().to_owned();
     let path = format!("/v1/turns/{turn}");
-    check(&house, "turn", get(&path)).await;
+    check(&app, "turn", get(&path)).await;
     let ask = but(ask, &json!({"logit_bias": null}));
-    let reply = send(&house.url, &post(CHAT, &ask)).await.json();
+    let reply = send(&app.url, &post(CHAT, &ask)).await.json();
     let turn = reply["hone"]["turn_id"].as_str().unwrap().to_owned();
     let said = json!({"turn_id": turn, "score": 1, "comment": "Good."});
     let rows = [
@@ -312,14 +312,13 @@ async fn turns_and_feedback() {
         ("versions_bad_limit", get("/v1/versions?limit=x")),
     ];
     for (name, call) in rows {
-        check(&house, name, call).await;
+        check(&app, name, call).await;
     }
     let path = format!("/v1/turns/{turn}");
-    house
-        .until(&path, |turn| !turn["verdict"].is_null())
+    app.until(&path, |turn| !turn["verdict"].is_null())
         .await
         .unwrap();
-    let judged = send(&house.url, &get(&path)).await;
+    let judged = send(&app.url, &get(&path)).await;
     // What the model says is its own business; how it is told is ours.
     let mut view = judged.json();
     view["completion"] = json!("*");
@@ -328,14 +327,14 @@ async fn turns_and_feedback() {
         ..judged
     };
     insta::assert_snapshot!("turn_judged", shown(&get("/v1/turns/*"), &seen));
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_requests() {
     let (_guard, data) = temporary().unwrap();
-    let house = null_house(&data, &[("http.body_bytes_max", 4096.into())]).await;
-    let model = house.get("/v1/models").await.unwrap()["data"][0]["id"].clone();
+    let app = null_app(&data, &[("http.body_bytes_max", 4096.into())]).await;
+    let model = app.get("/v1/models").await.unwrap()["data"][0]["id"].clone();
     let hello = but(hello(), &json!({"model": model}));
     let long = json!([{"role": "user", "content": "x".repeat(3000)}]);
     let rows = [
@@ -375,18 +374,18 @@ async fn wrong_requests() {
         ("wrong_size", raw(CHAT, "x".repeat(5000))),
     ];
     for (name, call) in rows {
-        check(&house, name, call).await;
+        check(&app, name, call).await;
     }
     let fits = but(hello, &json!({"messages": long}));
-    let seen = send(&house.url, &post(CHAT, &fits)).await;
+    let seen = send(&app.url, &post(CHAT, &fits)).await;
     assert_eq!(seen.status, 200, "{}", seen.body);
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_ways() {
     let (_guard, data) = temporary().unwrap();
-    let house = null_house(&data, &[]).await;
+    let app = null_app(&data, &[]).await;
     let rows = [
         (
             "wrong_media_type",
@@ -414,30 +413,30 @@ async fn wrong_ways() {
         ),
     ];
     for (name, call) in rows {
-        check(&house, name, call).await;
+        check(&app, name, call).await;
     }
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_long_and_not_there() {
     let (_guard, data) = temporary().unwrap();
     let changes: Vec<(&str, toml::Value)> = vec![("http.record_queue_max", 4.into())];
-    let house = TestHouse::start(&data, &changes).await.unwrap();
+    let app = TestApp::start(&data, &changes).await.unwrap();
     let long = "one two three ".repeat(20_000);
     let ask = json!({"model": "hone-starter", "messages": [{"role": "user", "content": long}]});
-    let seen = send(&house.url, &post(CHAT, &ask)).await;
+    let seen = send(&app.url, &post(CHAT, &ask)).await;
     let error = seen.json();
     assert_eq!(error["error"]["code"], "context_length_exceeded", "{error}");
     assert_eq!(
         (seen.status, &error["error"]["param"]),
         (400, &json!("messages"))
     );
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 
     let (_guard, data) = temporary().unwrap();
     let changes: Vec<(&str, toml::Value)> = vec![("loops", vec!["judge"].into())];
-    let house = null_house(&data, &changes).await;
+    let app = null_app(&data, &changes).await;
     for (name, call) in [
         ("no_serve", post(CHAT, &hello())),
         (
@@ -448,15 +447,15 @@ async fn too_long_and_not_there() {
             ),
         ),
     ] {
-        check(&house, name, call).await;
+        check(&app, name, call).await;
     }
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn probes_and_administration() {
     let (_guard, data) = temporary().unwrap();
-    let house = null_house(&data, &[]).await;
+    let app = null_app(&data, &[]).await;
     for (name, call) in [
         ("livez", get("/livez")),
         ("readyz", get("/readyz")),
@@ -470,12 +469,12 @@ async fn probes_and_administration() {
             post("/admin/v1/loops/judge/resume", &json!({})),
         ),
     ] {
-        check(&house, name, call).await;
+        check(&app, name, call).await;
     }
     // Which numbers there are, not what they say.
-    let status = house.get("/admin/v1/status").await.unwrap();
+    let status = app.get("/admin/v1/status").await.unwrap();
     insta::assert_snapshot!("status_fields", fields(&status, "").join("\n"));
-    house.stop().await.unwrap();
+    app.stop().await.unwrap();
 }
 
 /// Paths of all fields, without the loops' own numbers.

@@ -1,4 +1,4 @@
-//! Reads the source and checks what the compiler cannot: rooms of one shape, sizes, words. Sizes are ratchets: they may only go down.
+//! Reads the source and checks what the compiler cannot: loops of one shape, sizes, words. Sizes are ratchets: they may only go down.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,23 +51,23 @@ fn rust_files() -> Vec<(String, String)> {
 }
 
 #[test]
-fn rooms_have_one_shape() {
-    for room in ["serve", "collect", "judge", "train"] {
-        let folder = root().join("loops").join(room).join("src");
+fn loops_have_one_shape() {
+    for name in ["serve", "collect", "judge", "train"] {
+        let folder = root().join("loops").join(name).join("src");
         let head = fs::read_to_string(folder.join("lib.rs")).unwrap();
         for word in ["In", "Out", "Rights", "Promises", "Never"] {
             let heading = head
                 .lines()
                 .take(60)
                 .any(|l| l.starts_with("//!") && l.contains(word));
-            assert!(heading, "{room}/src/lib.rs does not say its {word}");
+            assert!(heading, "{name}/src/lib.rs does not say its {word}");
         }
-        assert!(folder.join("config.rs").exists(), "{room} has no config.rs");
+        assert!(folder.join("config.rs").exists(), "{name} has no config.rs");
     }
-    for room in ["collect", "judge", "train"] {
-        for file in ["event.rs", "state.rs", "hands.rs"] {
-            let path = root().join("loops").join(room).join("src").join(file);
-            assert!(path.exists(), "{room} has no {file}");
+    for name in ["collect", "judge", "train"] {
+        for file in ["event.rs", "state.rs", "effects.rs"] {
+            let path = root().join("loops").join(name).join("src").join(file);
+            assert!(path.exists(), "{name} has no {file}");
         }
     }
 }

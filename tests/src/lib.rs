@@ -1,29 +1,29 @@
-//! A house in this process, on a free port and with its own data folder, and a client for it.
+//! A server in this process, on a free port and with its own data folder, and a client for it.
 
 pub mod parsers;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use hone::app::App;
 use hone::config::{Config, Sources};
 use hone::device::OpenCuda;
-use hone::house::House;
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use serde_json::{Value, json};
 
-/// How a test's house differs from the defaults: configuration keys and values.
+/// How a test's server differs from the defaults: configuration keys and values.
 pub type Changes<'a> = &'a [(&'a str, toml::Value)];
 
-/// A running house and its address.
-pub struct TestHouse {
-    house: House,
+/// A running server and its address.
+pub struct TestApp {
+    app: App,
     /// `http://127.0.0.1:PORT`.
     pub url: String,
     http: reqwest::Client,
 }
 
-/// The configuration of a test's house: defaults, a free port, `data`, and `changes`.
+/// The configuration of a test's server: defaults, a free port, `data`, and `changes`.
 pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
     let text = |key: &str, value: String| (key.to_owned(), toml::Value::String(value));
     let mut flags = vec![
@@ -46,20 +46,20 @@ pub fn config(data: &Path, changes: Changes<'_>) -> Result<Config> {
     Ok(Config::load(&sources)?)
 }
 
-impl TestHouse {
-    /// Starts a house with the built-in model.
+impl TestApp {
+    /// Starts a server with the built-in model.
     pub async fn start(data: &Path, changes: Changes<'_>) -> Result<Self> {
         Self::start_on(data, changes, hone::device::cuda).await
     }
 
     /// The same on another CUDA device.
     pub async fn start_on(data: &Path, changes: Changes<'_>, cuda: OpenCuda) -> Result<Self> {
-        let house = House::start_on(config(data, changes)?, cuda)
+        let app = App::start_on(config(data, changes)?, cuda)
             .await
             .map_err(anyhow::Error::msg)?;
-        let url = format!("http://{}", house.addr);
+        let url = format!("http://{}", app.addr);
         Ok(Self {
-            house,
+            app,
             url,
             http: client()?,
         })
@@ -67,19 +67,19 @@ impl TestHouse {
 
     /// Stops it; an error if a reply was cut.
     pub async fn stop(self) -> Result<()> {
-        if self.house.stop().await {
+        if self.app.stop().await {
             Ok(())
         } else {
-            bail!("the house cut replies short")
+            bail!("the app cut replies short")
         }
     }
 
-    /// Holds the hands of a loop, so that it hangs, or lets them go.
+    /// Holds the effects of a loop, so that it hangs, or lets them go.
     ///
     /// # Panics
     /// Where no such loop runs.
-    pub fn hold(&self, room: &str, held: bool) {
-        assert!(self.house.hold(room, held), "{room} does not run");
+    pub fn hold(&self, name: &str, held: bool) {
+        assert!(self.app.hold(name, held), "{name} does not run");
     }
 
     /// One chat turn: the parsed reply.
@@ -169,7 +169,7 @@ pub fn ask(text: &str, seed: u64) -> Value {
     })
 }
 
-/// What the ledger of a stopped house says against itself.
+/// What the ledger of a stopped server says against itself.
 pub async fn broken_laws(data: &Path) -> Result<Vec<String>> {
     let ledger = SqliteLedger::open(&SqliteConfig::in_folder(data)).await?;
     let broken = ledger.check_laws().await?;

@@ -20,7 +20,7 @@ use hone_api_types::tools::Offer;
 use hone_api_types::{JsonObject, RequestError};
 use hone_checkpoint::TensorFiles;
 use hone_checkpoint::{ModelConfig, TensorSource};
-use hone_domain::{CallStyle, Heard, Listener, Listening, Reasoning, Span};
+use hone_domain::{CallStyle, OutputFormat, OutputParser, ParsedOutput, Reasoning, Span};
 use hone_inference::BindingConfig;
 use hone_net::outbound::Outbound;
 use hone_nn::peft;
@@ -349,13 +349,13 @@ fn read_all(tensors: &dyn TensorSource, config: &ModelConfig) {
     }
 }
 
-/// What a model says, in one piece and in many, is heard the same; and nothing gets lost.
+/// What a model says, in one piece and in many, is parsed the same; and nothing gets lost.
 pub fn tool_calls(data: &[u8]) {
     let Some((mode, text)) = data.split_first() else {
         return;
     };
     let text = String::from_utf8_lossy(&text[..text.len().min(BYTES_MAX)]);
-    let listening = Listening {
+    let output_format = OutputFormat {
         calls: [
             None,
             Some(CallStyle::Tags),
@@ -366,34 +366,34 @@ pub fn tool_calls(data: &[u8]) {
         single: mode & 0x80 != 0,
         held: mode & 0x40 != 0,
     };
-    let whole = Heard::of(&text, listening);
-    let mut listener = Listener::new(listening);
-    let mut heard = Heard::default();
+    let whole = ParsedOutput::of(&text, output_format);
+    let mut parser = OutputParser::new(output_format);
+    let mut parsed = ParsedOutput::default();
     for (at, c) in text.char_indices() {
-        heard.add(listener.push(&text[at..at + c.len_utf8()]));
+        parsed.add(parser.push(&text[at..at + c.len_utf8()]));
     }
-    heard.add(listener.finish());
-    assert_eq!(heard, whole, "in pieces and as a whole");
+    parsed.add(parser.finish());
+    assert_eq!(parsed, whole, "in pieces and as a whole");
     // Those that a grammar holds are told before they are whole.
-    for call in whole.calls.iter().filter(|_| !listening.held) {
+    for call in whole.calls.iter().filter(|_| !output_format.held) {
         let arguments: Value = serde_json::from_str(&call.arguments).expect("arguments are JSON");
         assert!(arguments.is_object() && !call.name.is_empty());
     }
-    if listening.calls.is_none() && listening.reasoning == Reasoning::Never {
+    if output_format.calls.is_none() && output_format.reasoning == Reasoning::Never {
         assert_eq!(whole.content, text, "without calls all is content");
     }
-    Heard::meaning(&text);
-    spans(&text, listening);
+    ParsedOutput::meaning(&text);
+    spans(&text, output_format);
 }
 
 /// Told apart into calls and the rest, nothing gets lost either, and a call is what is told as one.
-fn spans(text: &str, listening: Listening) {
-    let mut listener = Listener::new(listening);
+fn spans(text: &str, output_format: OutputFormat) {
+    let mut parser = OutputParser::new(output_format);
     let mut spans = Vec::new();
     for (at, c) in text.char_indices() {
-        spans.extend(listener.push_spans(&text[at..at + c.len_utf8()]));
+        spans.extend(parser.push_spans(&text[at..at + c.len_utf8()]));
     }
-    spans.extend(listener.finish_spans());
+    spans.extend(parser.finish_spans());
     let all: String = spans.iter().map(Span::text).collect();
     assert_eq!(all, text, "spans are the text");
     let said: String = spans
@@ -401,12 +401,9 @@ fn spans(text: &str, listening: Listening) {
         .filter(|span| matches!(span, Span::Text(_)))
         .map(Span::text)
         .collect();
-    let calls = Heard::of(text, listening).calls.len();
-    assert!(
-        listener.whole_calls() <= calls,
-        "only what is told is a call"
-    );
-    if listening.calls.is_none() {
+    let calls = ParsedOutput::of(text, output_format).calls.len();
+    assert!(parser.whole_calls() <= calls, "only what is told is a call");
+    if output_format.calls.is_none() {
         assert_eq!(said, text, "without calls all is text");
     }
 }

@@ -1,4 +1,4 @@
-//! What survives a restart of the room within its process.
+//! What survives a restart of the loop within its process.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,7 +75,7 @@ impl Carry {
 
     /// The index is restored, once per process.
     pub(crate) fn tell_restored(&self) {
-        // Told already: a restart of the room restores nothing.
+        // Told already: a restart of the loop restores nothing.
         let _again = self.restored.set(());
     }
 

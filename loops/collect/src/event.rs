@@ -7,7 +7,7 @@ use hone_domain::{
 use hone_ledger::FeedbackOutcome;
 use tokio::sync::oneshot;
 
-/// What the door sends.
+/// What the gateway sends.
 #[derive(Debug)]
 pub enum Input {
     /// A turn ended.
@@ -63,7 +63,7 @@ pub struct Said {
     pub feedback: Box<Feedback>,
     /// Told what became of it.
     pub reply: oneshot::Sender<Result<FeedbackOutcome, String>>,
-    /// Where its turn belongs, if the room knows.
+    /// Where its turn belongs, if the loop knows.
     pub place: Option<Place>,
     /// Id of the transition, should it settle the turn.
     pub transition: TransitionId,
@@ -109,7 +109,7 @@ impl Batch {
 pub enum Effect {
     /// Read the turns that wait for a next state, and restore the index the first time.
     Load,
-    /// Write a batch, sign its receipts, wake the judge.
+    /// Write a batch, sign its receipts, notify the judge.
     Write(Box<Batch>),
     /// Sign a receipt with a reason.
     Refuse(oneshot::Sender<Receipt>, Reason),
@@ -123,7 +123,7 @@ pub enum Effect {
     Forget(SessionId),
 }
 
-/// What the room remembers of a turn that waits for a next state.
+/// What the loop remembers of a turn that waits for a next state.
 #[derive(Clone, Debug)]
 pub struct OpenMeta {
     /// The turn.

@@ -1,19 +1,19 @@
 //! Collect: records turns and finds what the world answered to them.
 //!
-//! - In: [`Input`] from the door: ended turns with a receipt to sign, next states, feedback, and
+//! - In: [`Input`] from the gateway: ended turns with a receipt to sign, next states, feedback, and
 //!   the end of sessions.
-//! - Out: [`Wake`] to the judge for every new transition.
+//! - Out: [`Notification`] to the judge for every new transition.
 //! - Rights: writes turns, transitions, feedback and settled turns into the ledger; restores the
-//!   door's session index once per process and forgets idle sessions in it.
+//!   gateway's session index once per process and forgets idle sessions in it.
 //! - Promises: a receipt says `Collected` only when the turn is on disk. Everything that came
 //!   while one transaction ran goes into the next. Every recorded turn gets a next state or a
 //!   reason; a turn whose client was told that it is not collected is settled as `late_receipt`.
-//! - Never: reads what was said, asks a model, or makes the door wait for anything but a receipt.
+//! - Never: reads what was said, asks a model, or makes the gateway wait for anything but a receipt.
 
 mod carry;
 mod config;
+mod effects;
 mod event;
-mod hands;
 mod queue;
 mod sessions;
 mod state;
@@ -25,42 +25,44 @@ use std::time::Duration;
 
 use hone_domain::SessionIndex;
 use hone_ledger::Ledger;
-use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
+use hone_runtime::{
+    Clock, DriveConfig, Ended, Ids, Inbox, Notification, Outbox, Shutdown, StatusRegistry, drive,
+};
 
 pub use carry::Carry;
 pub use config::Config;
+pub use effects::CollectEffects;
 pub use event::{
     Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote,
 };
-pub use hands::CollectHands;
 pub use state::State;
 
-/// The room's name on the board.
+/// The loop's name in the status registry.
 pub const NAME: &str = "collect";
 
-/// The index that the door binds with. The door records ended turns into it.
+/// The index that the gateway binds with. The gateway records ended turns into it.
 pub type SharedIndex = Arc<Mutex<SessionIndex>>;
 
-/// What the room works with.
+/// What the loop works with.
 #[derive(Clone)]
 pub struct Ctx {
     /// Where everything is recorded.
     pub ledger: Arc<dyn Ledger>,
     /// Makes transition ids.
     pub ids: Arc<dyn Ids>,
-    /// The door's session index.
+    /// The gateway's session index.
     pub index: SharedIndex,
-    /// What survives a restart of the room; made once per process, cloned into every run.
+    /// What survives a restart of the loop; made once per process, cloned into every run.
     pub carry: Carry,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The room's settings.
+    /// The loop's settings.
     pub config: Config,
-    /// The status board.
-    pub board: Board,
+    /// The status registry.
+    pub registry: StatusRegistry,
 }
 
-/// Why the room ended early.
+/// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A setting that cannot be.
@@ -71,11 +73,11 @@ pub enum Error {
     DrainDeadline(u64),
 }
 
-/// Runs the room until shutdown.
+/// Runs the loop until shutdown.
 pub async fn run(
     ctx: Ctx,
     inbox: Inbox<Input>,
-    outbox: Outbox<Wake>,
+    outbox: Outbox<Notification>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;
@@ -87,12 +89,12 @@ pub async fn run(
         effects_in_flight_max: 16,
         drain_deadline: Duration::from_millis(config.drain_ms),
         clock: ctx.clock.clone(),
-        board: ctx.board.clone(),
+        registry: ctx.registry.clone(),
     };
     let drain_ms = config.drain_ms;
     let state = State::new(config, ctx.ids.clone());
-    let hands = CollectHands::new(ctx, outbox);
-    match drive(state, hands, inbox, (shutdown, drive_config)).await {
+    let effects = CollectEffects::new(ctx, outbox);
+    match drive(state, effects, inbox, (shutdown, drive_config)).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),
     }

@@ -8,7 +8,7 @@ use hone_domain::{
     Turn, TurnId, TurnKind,
 };
 use hone_ledger::FeedbackOutcome;
-use hone_runtime::{Event, Ids, Room};
+use hone_runtime::{Event, Ids, LoopState};
 use tokio::sync::oneshot;
 
 use crate::queue::{Item, Queue, text_bytes};
@@ -40,7 +40,7 @@ struct Counts {
     left: u64,
 }
 
-/// The room's pure half.
+/// The loop's pure half.
 pub struct State {
     config: Config,
     ids: Arc<dyn Ids>,
@@ -535,7 +535,7 @@ fn meta_of(turn: &Turn) -> OpenMeta {
     }
 }
 
-impl Room for State {
+impl LoopState for State {
     type Input = Input;
     type Effect = Effect;
     type Report = Report;

@@ -112,7 +112,7 @@ fn what_comes_while_a_write_runs_goes_into_the_next() {
     let mut state = loaded_state();
     let (effects, _one) = send_turn(&mut state, 1, turn(1, 1));
     let first = batch(effects);
-    assert_eq!(first.turns.len(), 1, "an idle room writes at once");
+    assert_eq!(first.turns.len(), 1, "an idle collect writes at once");
     let mut kept = Vec::new();
     for n in 2..=11 {
         let (effects, signed) = send_turn(&mut state, 2, turn(n, 1));
@@ -128,7 +128,7 @@ fn what_comes_while_a_write_runs_goes_into_the_next() {
 }
 
 #[test]
-fn a_room_full_of_bytes_refuses_turns_and_writes_a_quarter_at_once() {
+fn a_queue_full_of_bytes_refuses_turns_and_writes_a_quarter_at_once() {
     let each = turn(1, 1).bytes();
     let mut config = Config::for_tests();
     config.held_bytes_max = 8 * each;
@@ -174,7 +174,7 @@ fn a_room_full_of_bytes_refuses_turns_and_writes_a_quarter_at_once() {
 }
 
 #[test]
-fn a_full_room_refuses_turns_with_a_reason_and_accounts_for_all() {
+fn a_full_queue_refuses_turns_with_a_reason_and_accounts_for_all() {
     let mut state = loaded_state();
     let mut refused = 0;
     let mut kept = Vec::new();
@@ -592,44 +592,44 @@ proptest! {
         chaos in proptest::collection::vec((any::<u8>(), 1_u128..12, any::<bool>()), 1..300),
     ) {
         let mut world = World::default();
-        let (mut now_ms, mut room) = (0, State::new(Config::for_tests(), Arc::new(SeededIds::new(1))));
-        let mut under_way = room.step(0, Event::Started);
+        let (mut now_ms, mut collect) = (0, State::new(Config::for_tests(), Arc::new(SeededIds::new(1))));
+        let mut under_way = collect.step(0, Event::Started);
         let mut waiting: Vec<(TurnId, Signed)> = Vec::new();
         let mut told: BTreeSet<TurnId> = BTreeSet::new();
         for (what, n, flag) in chaos {
             now_ms += 7;
             match what {
                 0..60 => {
-                    let (effects, signed) = send_turn(&mut room, now_ms, turn(n, n % 3));
+                    let (effects, signed) = send_turn(&mut collect, now_ms, turn(n, n % 3));
                     under_way.extend(effects);
                     if flag {
                         waiting.push((id(n), signed));
                     }
                 }
-                60..100 => under_way.extend(room.step(now_ms, Event::Arrived(Input::Next(observed(n, n % 3))))),
+                60..100 => under_way.extend(collect.step(now_ms, Event::Arrived(Input::Next(observed(n, n % 3))))),
                 100..110 => {
                     let session = SessionId(Uuid::from_u128(n % 3));
-                    under_way.extend(room.step(now_ms, Event::Arrived(Input::SessionDone(session))));
+                    under_way.extend(collect.step(now_ms, Event::Arrived(Input::SessionDone(session))));
                 }
                 110..116 => {
-                    room = State::new(Config::for_tests(), Arc::new(SeededIds::new(u64::from(what))));
-                    under_way = room.step(now_ms, Event::Started);
+                    collect = State::new(Config::for_tests(), Arc::new(SeededIds::new(u64::from(what))));
+                    under_way = collect.step(now_ms, Event::Started);
                 }
-                116..130 => under_way.extend(room.step(now_ms, Event::Ticked)),
+                116..130 => under_way.extend(collect.step(now_ms, Event::Ticked)),
                 _ => if let Some(effect) = under_way.pop() {
-                    under_way.extend(perform(&mut world, &mut room, (effect, now_ms, flag && what % 2 == 0)));
+                    under_way.extend(perform(&mut world, &mut collect, (effect, now_ms, flag && what % 2 == 0)));
                 }
             }
             if !(110..116).contains(&what) {
-                prop_assert!(accounted(&room).is_ok());
+                prop_assert!(accounted(&collect).is_ok());
             }
-            prop_assert!(room.queue.len() <= 32 + 16 + 64);
+            prop_assert!(collect.queue.len() <= 32 + 16 + 64);
         }
         for _ in 0..1_200 {
             now_ms += 100;
-            under_way.extend(room.step(now_ms, Event::Ticked));
+            under_way.extend(collect.step(now_ms, Event::Ticked));
             while let Some(effect) = under_way.pop() {
-                under_way.extend(perform(&mut world, &mut room, (effect, now_ms, false)));
+                under_way.extend(perform(&mut world, &mut collect, (effect, now_ms, false)));
             }
         }
         for (turn, mut signed) in waiting {
@@ -640,14 +640,14 @@ proptest! {
         prop_assert!(told.iter().all(|turn| world.turns.contains_key(turn)));
         let open: Vec<_> = world.turns.iter().filter(|(_, (_, end))| end.is_none()).collect();
         prop_assert!(open.is_empty(), "{} turns have no end", open.len());
-        prop_assert!(room.is_idle() && room.open.len() == 0 && room.open.sessions() == 0);
-        prop_assert!(room.early.is_empty());
+        prop_assert!(collect.is_idle() && collect.open.len() == 0 && collect.open.sessions() == 0);
+        prop_assert!(collect.early.is_empty());
     }
 }
 
 fn perform(
     world: &mut World,
-    room: &mut State,
+    collect: &mut State,
     (effect, now_ms, fails): (Effect, i64, bool),
 ) -> Vec<Effect> {
     let report = match effect {
@@ -661,5 +661,5 @@ fn perform(
         }
         Effect::Decline(..) | Effect::Evict(_) | Effect::Forget(_) => Report::Done,
     };
-    room.step(now_ms, Event::Reported(report))
+    collect.step(now_ms, Event::Reported(report))
 }

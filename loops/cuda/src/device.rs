@@ -10,7 +10,7 @@ use crate::matrix::{Packed, Packer};
 use crate::pass::DevicePass;
 use crate::train::DevicePasses;
 use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
-use hone_kernels::matrix::compute_type::Arithmetic;
+use hone_kernels::matrix::compute_type::ComputeType;
 use hone_kernels::thread_pool::Executor;
 use hone_nn::backend::{DeviceId, LayerWeights, Linear, Mlp};
 use hone_nn::{
@@ -95,7 +95,7 @@ impl Device {
                 experts.count
             )));
         }
-        if weights.arithmetic() != Arithmetic::F32 {
+        if weights.compute_type() != ComputeType::F32 {
             let why = "the CUDA kernels compute in f32; set model.arithmetic = \"auto\" or \"f32\"";
             return Err(DeviceError::Unsupported(why.to_owned()));
         }

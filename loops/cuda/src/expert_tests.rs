@@ -13,7 +13,7 @@ use hone_checkpoint::config::{ExpertsConfig, ModelConfig};
 use hone_kernels::cpu::padded;
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::format::tensor_data::TensorData;
-use hone_kernels::matrix::Panels;
+use hone_kernels::matrix::PackedMatrix;
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
 use hone_nn::DeviceError;
@@ -100,7 +100,7 @@ fn routed(mut model: Model, router: &dyn Fn(usize) -> Vec<f32>) -> Arc<Model> {
     for layer in &mut model.weights.layers {
         if let Mlp::Sparse(Experts { router: own, .. }) = &mut layer.mlp {
             let rows = (0..own.out).flat_map(router).collect();
-            *own = Panels::from_parts(cfg.hidden, vec![TensorData::F32(rows)]);
+            *own = PackedMatrix::from_parts(cfg.hidden, vec![TensorData::F32(rows)]);
         }
     }
     Arc::new(model)

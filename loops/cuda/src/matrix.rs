@@ -6,7 +6,7 @@ use super::args::{At, Format, Matrix, Stack};
 use super::driver::{Buffer, Driver};
 use hone_kernels::cpu::LANES;
 use hone_kernels::format::block_quant::{Bits, GROUP};
-use hone_kernels::matrix::{Panels, Stored};
+use hone_kernels::matrix::{PackedMatrix, Stored};
 use hone_nn::DeviceError;
 
 /// Outputs that lie side by side.
@@ -29,7 +29,7 @@ pub(super) struct Packed<T>(T);
 impl Packer {
     /// The matrix as `[ceil(out / 32)][ceil(in / 8)][32][8]`, zero padded, and the scales
     /// `[ceil(out / 32)][ceil(in / 32)][32]` of a quantised one.
-    pub(super) fn matrix(&mut self, from: &Panels) -> Packed<Matrix> {
+    pub(super) fn matrix(&mut self, from: &PackedMatrix) -> Packed<Matrix> {
         let (format, data, scales) = match from.stored() {
             Stored::F32(lines) => (Format::F32, floats(from, &lines), None),
             Stored::Bf16(lines) => (Format::Bf16, halves(from, &lines), None),
@@ -80,9 +80,9 @@ impl Packer {
 /// is held here.
 pub(super) fn stack(
     driver: &Arc<dyn Driver>,
-    all: &[Panels],
+    all: &[PackedMatrix],
 ) -> Result<(Stack, Buffer), DeviceError> {
-    let packed = |from: &Panels| {
+    let packed = |from: &PackedMatrix| {
         let mut packer = Packer::default();
         let matrix = packer.matrix(from).0;
         (matrix, packer.0)
@@ -125,7 +125,7 @@ impl Packed<At> {
 }
 
 /// Fills the groups of thirty-two outputs, `unit` bytes each, on all cores.
-fn in_parallel(m: &Panels, unit: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) -> Vec<u8> {
+fn in_parallel(m: &PackedMatrix, unit: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)) -> Vec<u8> {
     let groups = m.out.div_ceil(OUT);
     let mut all = vec![0u8; groups * unit];
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -150,7 +150,7 @@ fn in_parallel(m: &Panels, unit: usize, fill: &(dyn Fn(usize, &mut [u8]) + Sync)
 }
 
 /// Calls `each(lane, k, at)` for the outputs of a group, `at` being the place in the group.
-fn places(m: &Panels, group: usize, mut each: impl FnMut(usize, usize, usize)) {
+fn places(m: &PackedMatrix, group: usize, mut each: impl FnMut(usize, usize, usize)) {
     let rows = OUT.min(m.out - group * OUT);
     for k in 0..m.inp {
         for lane in 0..rows {
@@ -159,11 +159,11 @@ fn places(m: &Panels, group: usize, mut each: impl FnMut(usize, usize, usize)) {
     }
 }
 
-fn groups_in(m: &Panels) -> usize {
+fn groups_in(m: &PackedMatrix) -> usize {
     m.inp.div_ceil(IN)
 }
 
-fn floats(m: &Panels, lines: &[hone_kernels::cpu::Line]) -> Vec<u8> {
+fn floats(m: &PackedMatrix, lines: &[hone_kernels::cpu::Line]) -> Vec<u8> {
     in_parallel(m, groups_in(m) * OUT * IN * 4, &|group, to| {
         places(m, group, |row, k, at| {
             let value = lines[row / LANES * m.inp + k].0[row % LANES];
@@ -172,7 +172,7 @@ fn floats(m: &Panels, lines: &[hone_kernels::cpu::Line]) -> Vec<u8> {
     })
 }
 
-fn halves(m: &Panels, lines: &[hone_kernels::cpu::HalfLine]) -> Vec<u8> {
+fn halves(m: &PackedMatrix, lines: &[hone_kernels::cpu::HalfLine]) -> Vec<u8> {
     in_parallel(m, groups_in(m) * OUT * IN * 2, &|group, to| {
         places(m, group, |row, k, at| {
             let value = lines[row / LANES * m.inp + k].0[row % LANES];
@@ -181,13 +181,13 @@ fn halves(m: &Panels, lines: &[hone_kernels::cpu::HalfLine]) -> Vec<u8> {
     })
 }
 
-fn bytes(m: &Panels, code: &(dyn Fn(usize, usize) -> u8 + Sync)) -> Vec<u8> {
+fn bytes(m: &PackedMatrix, code: &(dyn Fn(usize, usize) -> u8 + Sync)) -> Vec<u8> {
     in_parallel(m, groups_in(m) * OUT * IN, &|group, to| {
         places(m, group, |row, k, at| to[at] = code(row, k));
     })
 }
 
-fn nibbles(m: &Panels, code: &(dyn Fn(usize, usize) -> u8 + Sync)) -> Vec<u8> {
+fn nibbles(m: &PackedMatrix, code: &(dyn Fn(usize, usize) -> u8 + Sync)) -> Vec<u8> {
     in_parallel(m, groups_in(m) * OUT * IN / 2, &|group, to| {
         places(m, group, |row, k, at| {
             to[at / 2] |= code(row, k) << (at % 2 * 4);
@@ -195,7 +195,7 @@ fn nibbles(m: &Panels, code: &(dyn Fn(usize, usize) -> u8 + Sync)) -> Vec<u8> {
     })
 }
 
-fn scales(m: &Panels, bits: &(dyn Fn(usize, usize) -> u16 + Sync)) -> Vec<u8> {
+fn scales(m: &PackedMatrix, bits: &(dyn Fn(usize, usize) -> u16 + Sync)) -> Vec<u8> {
     let groups = m.inp.div_ceil(GROUP);
     in_parallel(m, groups * OUT * 2, &|group, to| {
         let rows = OUT.min(m.out - group * OUT);

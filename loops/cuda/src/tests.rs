@@ -18,8 +18,8 @@ use hone_checkpoint::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Targ
 use hone_kernels::cpu::padded;
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::format::tensor_data::TensorData;
-use hone_kernels::matrix::compute_type::Arithmetic;
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::compute_type::ComputeType;
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
 use hone_nn::sample::{PlainDraw, SampleScratch, Sampled, SamplingParams, TokenCounts, sample};
@@ -158,7 +158,7 @@ fn a_device_says_bit_for_bit_what_the_processor_says() {
 fn a_model_of_another_arithmetic_is_refused_in_a_sentence() {
     let base = model(&tiny(Family::Qwen3), 6);
     let weights = base.weights.into_format(WeightFormat::Bf16);
-    let model = Model::new(base.config, weights.computed_by(Arithmetic::Bf16));
+    let model = Model::new(base.config, weights.with_compute_type(ComputeType::Bf16));
     let loaded = Device::load(
         emulator(),
         Arc::new(model),
@@ -214,7 +214,7 @@ fn heads_of_every_size_and_long_texts_are_covered() {
 /// One product by a kernel.
 fn product(
     driver: &Arc<dyn Driver>,
-    (w, bias): (&Panels, Option<&[f32]>),
+    (w, bias): (&PackedMatrix, Option<&[f32]>),
     (x, rows): (&[f32], usize),
     (y, scale): (&mut [f32], Option<f32>),
 ) {
@@ -283,7 +283,7 @@ fn products_of_any_size_have_the_processors_bits() {
     let shapes = [(1, 1), (31, 7), (33, 8), (64, 129), (100, 200), (130, 333)];
     for (out, inp) in shapes {
         let values = random(&mut rng, out * inp);
-        let dense = Panels::from_parts(inp, vec![TensorData::F32(values)]);
+        let dense = PackedMatrix::from_parts(inp, vec![TensorData::F32(values)]);
         let bias = random(&mut rng, out);
         for format in formats {
             let w = dense.clone().into_format(format);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Admission, CallStyle, Completion, GroupId, Listening, Message, Millis, Origin, PolicyChoice,
+    Admission, CallStyle, Completion, GroupId, Message, Millis, Origin, OutputFormat, PolicyChoice,
     PolicyVersion, Reason, Reasoning, RequestId, Sampling, Scope, SessionId, StopReason, Token,
     Turn, TurnId, TurnKind,
 };
@@ -19,7 +19,7 @@ pub struct StopRules {
     pub ignore_end: bool,
     /// Where calls are told, `strings` are looked for outside of them, and the first call ends a
     /// completion that is to have a single one.
-    pub listening: Listening,
+    pub output_format: OutputFormat,
     /// Names of the functions that calls are of.
     pub functions: Arc<[String]>,
 }

@@ -1,4 +1,4 @@
-//! The blob store as rooms see it: named folders of files, written once, never changed.
+//! The blob store as loops see it: named folders of files, written once, never changed.
 
 use serde::{Deserialize, Serialize};
 

@@ -14,16 +14,17 @@ mod check;
 mod consent;
 mod fair;
 mod fate;
+mod holdback;
 mod ids;
 mod imports;
 pub mod invariants;
 pub mod lift;
 mod loops;
 mod message;
+mod output;
 mod people;
 mod policy;
 mod sample;
-mod speech;
 mod token_mask;
 mod transition;
 mod turn;
@@ -41,28 +42,29 @@ pub use binding::{
 pub use blobs::{BlobError, BlobKey, Blobs};
 pub use calendar::civil;
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
-pub use consent::{Admitted, Consent, Consents, Holdback, Learning, Wanted, admit, collect};
+pub use consent::{Admitted, Consent, Consents, Learning, Wanted, admit, collect};
 pub use fair::take_fairly;
 pub use fate::{Fate, Reason, Stage};
+pub use holdback::Holdback;
 pub use ids::{
     BatchId, FeedbackId, ForgetId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
 };
 pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
 pub use loops::Loop;
 pub use message::{Message, Role, ToolCall};
+pub use output::{
+    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Functions,
+    Named, OutputFormat, OutputParser, PARAMETER_CLOSE, PARAMETER_OPEN, ParsedOutput, Part,
+    Reasoning, Span, guessed, members, worded,
+};
 pub use people::{LOCAL_OWNER, RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
-pub use speech::{
-    CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Functions,
-    Heard, Listener, Listening, Named, PARAMETER_CLOSE, PARAMETER_OPEN, Part, Reasoning, Span,
-    guessed, members, worded,
-};
 pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
-    Admission, Completion, CompletionError, GREEDY_BELOW, Kept, Origin, Sampling, StopReason, Turn,
-    TurnKind, VersionSpan,
+    Admission, Completion, CompletionError, GREEDY_BELOW, Origin, Sampling, SamplingMask,
+    StopReason, Turn, TurnKind, VersionSpan,
 };
 pub use verdict::{
     ChosenBy, Feedback, HintCandidate, HintChoice, Outcome, Signal, Usage, Verdict, Vote,

@@ -25,7 +25,7 @@ impl Loop {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// Its name on the board.
+    /// Its name in the status registry.
     pub fn name(self) -> &'static str {
         match self {
             Self::Serve => "serve",

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::speech::{Heard, worded};
+use crate::output::{ParsedOutput, worded};
 
 /// Who speaks. `developer` is kept apart from `system` because clients re-send what they sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -83,16 +83,16 @@ impl Message {
     /// Hash of what the message means to a conversation: role, trimmed text, and each call's name
     /// with parsed arguments. Call ids are left out because clients rewrite them, and arguments
     /// are compared parsed because clients re-serialise them. An assistant's text counts by its
-    /// [`Heard::meaning`], so a turn is found again whether a client sends back the text as it was
+    /// [`ParsedOutput::meaning`], so a turn is found again whether a client sends back the text as it was
     /// sampled, or content and calls apart, with or without the reasoning.
     pub fn chain_hash(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(self.role.as_str());
         hash.update([0]);
         if self.role == Role::Assistant {
-            let heard = Heard::meaning(&self.content);
-            hash.update(heard.content.trim());
-            for call in &heard.calls {
+            let parsed = ParsedOutput::meaning(&self.content);
+            hash.update(parsed.content.trim());
+            for call in &parsed.calls {
                 hash_call(&mut hash, &call.name, &call.arguments);
             }
         } else {

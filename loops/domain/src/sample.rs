@@ -1,6 +1,6 @@
 //! Samples: one training row, token-aligned by construction.
 
-use crate::{Kept, PolicyVersion, Token, TransitionId};
+use crate::{PolicyVersion, SamplingMask, Token, TransitionId};
 
 /// The part of a sample that one transition contributes.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +15,7 @@ pub struct SamplePart {
     /// Advantage per completion token.
     pub advantages: Vec<f32>,
     /// Ids left to choose from, per completion token, where something was cut.
-    pub kept: Vec<Option<Kept>>,
+    pub kept: Vec<Option<SamplingMask>>,
     /// Experts used where each completion token was predicted, the same number for every token;
     /// empty where none are recorded.
     pub experts: Vec<u16>,

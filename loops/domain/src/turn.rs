@@ -147,9 +147,9 @@ pub struct VersionSpan {
     pub end: u32,
 }
 
-/// Ids that sampling had left to choose from. Positions where the same were left share them, so that
+/// Sampling mask: the ids that sampling had left to choose from. Positions where the same were left share them, so that
 /// a form of answer over a large vocabulary takes little.
-pub type Kept = Arc<[Token]>;
+pub type SamplingMask = Arc<[Token]>;
 
 /// Sampled tokens with what the sampler knew about them. All arrays have one entry per token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -157,7 +157,7 @@ pub struct Completion {
     tokens: Vec<Token>,
     behavior_logprobs: Vec<f32>,
     raw_logprobs: Vec<f32>,
-    kept: Vec<Option<Kept>>,
+    kept: Vec<Option<SamplingMask>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     experts: Vec<u16>,
     stop: StopReason,
@@ -203,7 +203,7 @@ impl Completion {
         tokens: Vec<Token>,
         behavior_logprobs: Vec<f32>,
         raw_logprobs: Vec<f32>,
-        kept: Vec<Option<Kept>>,
+        kept: Vec<Option<SamplingMask>>,
         stop: StopReason,
     ) -> Result<Self, CompletionError> {
         let n = tokens.len();
@@ -259,7 +259,7 @@ impl Completion {
     }
 
     /// Ids that were left to choose from, where top-k, top-p or min-p cut some.
-    pub fn kept(&self) -> &[Option<Kept>] {
+    pub fn kept(&self) -> &[Option<SamplingMask>] {
         &self.kept
     }
 
@@ -395,7 +395,7 @@ impl Turn {
         let bytes = size_of::<Self>()
             + self.messages.iter().map(message).sum::<usize>()
             + size_of_val(&*self.prompt_tokens)
-            + said.len() * size_of::<(Token, f32, f32, Option<Kept>)>()
+            + said.len() * size_of::<(Token, f32, f32, Option<SamplingMask>)>()
             + kept.sum::<usize>()
             + size_of_val(&*said.experts)
             + self.completion_text.len();

@@ -188,7 +188,8 @@ impl Case {
     pub(crate) fn cast(
         &mut self,
         index: usize,
-        (result, latency_ms): (Result<Completed, VoteError>, u64),
+        result: Result<Completed, VoteError>,
+        latency_ms: u64,
         config: &ModelConfig,
     ) {
         let Some(slot @ (Slot::Waiting | Slot::Asked { .. })) = self.votes.get_mut(index) else {

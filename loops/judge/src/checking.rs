@@ -172,7 +172,8 @@ impl Checking {
     pub(crate) fn end(
         &mut self,
         index: usize,
-        (result, latency_ms): (Result<Done, String>, u64),
+        result: Result<Done, String>,
+        latency_ms: u64,
         bench: &mut Bench<'_>,
     ) -> bool {
         let Some(slot) = self.slots.get_mut(index) else {
@@ -197,11 +198,11 @@ impl Checking {
             }
             Work::Certify(case) => {
                 let case = case.clone();
-                self.certified(index, &case, (result, latency_ms), bench)
+                self.certified(index, &case, result, latency_ms, bench)
             }
             Work::Execute { bucket, says, .. } => {
                 let (bucket, says) = (bucket.clone(), *says);
-                self.executed((name, bucket, says), (reply(result), latency_ms), bench);
+                self.executed(&name, &bucket, says, reply(result), latency_ms, bench);
                 false
             }
         }
@@ -211,7 +212,8 @@ impl Checking {
         &mut self,
         index: usize,
         case: &certificate::Case,
-        (result, latency_ms): (Result<Done, String>, u64),
+        result: Result<Done, String>,
+        latency_ms: u64,
         bench: &mut Bench<'_>,
     ) -> bool {
         let check = self.slots[index].check.clone();
@@ -299,8 +301,11 @@ impl Checking {
     /// What was executed decides; how the certificate compared is kept.
     fn executed(
         &mut self,
-        (name, bucket, says): (String, String, Ends),
-        (reply, latency_ms): (Result<CallReply, String>, u64),
+        name: &str,
+        bucket: &str,
+        says: Ends,
+        reply: Result<CallReply, String>,
+        latency_ms: u64,
         bench: &mut Bench<'_>,
     ) {
         let mut found = verify::read_reply(&format!("{name}, executed"), reply);
@@ -314,7 +319,7 @@ impl Checking {
             }
         };
         let agreed = passed == says;
-        bench.buckets.note(&bucket, agreed);
+        bench.buckets.note(bucket, agreed);
         self.audits.push(Vote {
             signal: Signal::Verifier,
             outcome: if agreed { Outcome::Good } else { Outcome::Bad },

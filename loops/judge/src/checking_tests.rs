@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hone_domain::{SourceFile, Verdict, Verifier};
-use hone_runtime::{Event, Room, SeededIds};
+use hone_runtime::{Event, LoopState, SeededIds};
 
 use super::*;
 use crate::certificate::corpus;
@@ -11,12 +11,12 @@ use crate::certificate::{AuditCount, Execute};
 use crate::testing::{callback, claimed, says};
 use crate::{Config, Effect, Report, State};
 
-fn room(config: Config) -> State {
+fn new_judge(config: Config) -> State {
     State::new(config, Arc::new(SeededIds::new(1)), true)
 }
 
-fn arrive(room: &mut State, one: Claimed) -> Vec<Effect> {
-    room.step(0, Event::Reported(Report::Claimed(Ok(vec![one]))))
+fn arrive(judge: &mut State, one: Claimed) -> Vec<Effect> {
+    judge.step(0, Event::Reported(Report::Claimed(Ok(vec![one]))))
 }
 
 fn verdict(effects: &[Effect]) -> Option<&Verdict> {
@@ -27,7 +27,7 @@ fn verdict(effects: &[Effect]) -> Option<&Verdict> {
 }
 
 /// Ends the check that `effects` ask for.
-fn end(room: &mut State, effects: Vec<Effect>, result: Result<Done, String>) -> Vec<Effect> {
+fn end(judge: &mut State, effects: Vec<Effect>, result: Result<Done, String>) -> Vec<Effect> {
     let ask = effects.into_iter().find_map(|effect| match effect {
         Effect::Check(ask) => Some(ask),
         _ => None,
@@ -39,7 +39,7 @@ fn end(room: &mut State, effects: Vec<Effect>, result: Result<Done, String>) -> 
         result,
         latency_ms: 7,
     };
-    room.step(5, Event::Reported(report))
+    judge.step(5, Event::Reported(report))
 }
 
 fn with_model() -> Config {
@@ -56,7 +56,7 @@ fn a_check_decides_before_the_model_and_behind_a_person() {
         one.turn.admission.checks = vec![callback()];
         one
     };
-    let mut judge = room(with_model());
+    let mut judge = new_judge(with_model());
     let effects = arrive(&mut judge, checked());
     let effects = end(&mut judge, effects, Ok(says(-0.5)));
     let found = verdict(&effects).unwrap();
@@ -72,7 +72,7 @@ fn a_check_decides_before_the_model_and_behind_a_person() {
     assert!(!effects.iter().any(|e| matches!(e, Effect::Ask(_))));
 
     // It cannot tell: the model is asked, and the abstention is kept.
-    let mut judge = room(with_model());
+    let mut judge = new_judge(with_model());
     let effects = arrive(&mut judge, checked());
     let effects = end(
         &mut judge,
@@ -86,7 +86,7 @@ fn a_check_decides_before_the_model_and_behind_a_person() {
     assert_eq!((asked, verdict(&effects)), (3, None));
 
     // A person said what they think: nobody is called.
-    let mut judge = room(with_model());
+    let mut judge = new_judge(with_model());
     let mut one = checked();
     one.feedback = vec![crate::testing::feedback(1, Some(1.0))];
     let effects = arrive(&mut judge, one);
@@ -101,7 +101,7 @@ fn a_check_decides_before_the_model_and_behind_a_person() {
 #[test]
 fn the_outcome_can_be_combined_with_the_step() {
     let mean = |votes: &[Option<&str>]| {
-        let mut judge = room(Config {
+        let mut judge = new_judge(Config {
             combine: crate::Combine::Mean,
             ..with_model()
         });
@@ -135,7 +135,7 @@ fn the_outcome_can_be_combined_with_the_step() {
 
 #[test]
 fn a_check_that_hangs_delays_no_verdict_beyond_its_lease() {
-    let mut judge = room(Config::for_tests());
+    let mut judge = new_judge(Config::for_tests());
     let mut one = claimed(1, 1, "Thanks!");
     one.turn.admission.checks = vec![callback()];
     assert!(verdict(&arrive(&mut judge, one)).is_none());
@@ -156,7 +156,7 @@ fn a_check_that_hangs_delays_no_verdict_beyond_its_lease() {
 #[test]
 fn what_a_hanging_check_leaves_to_the_model_is_asked_in_what_is_left_of_the_lease() {
     let hang = || {
-        let mut judge = room(with_model());
+        let mut judge = new_judge(with_model());
         let mut one = claimed(1, 1, "What about Mars?");
         one.turn.admission.checks = vec![callback()];
         arrive(&mut judge, one);
@@ -194,7 +194,7 @@ fn what_a_hanging_check_leaves_to_the_model_is_asked_in_what_is_left_of_the_leas
 #[test]
 fn a_check_that_was_never_begun_is_begun_under_the_next_claim() {
     for (attempts, released, recorded) in [(0, vec![2], vec![1]), (2, vec![], vec![1, 2])] {
-        let mut judge = room(Config {
+        let mut judge = new_judge(Config {
             checks_in_flight_max: 1,
             ..Config::for_tests()
         });
@@ -252,7 +252,7 @@ fn a_sound_certificate_is_paid_as_measured_and_a_broken_one_is_not() {
         executed,
     };
     let judge = |words: &str, counts: Vec<AuditCount>| {
-        let mut judge = room(with_model()).with_buckets(Buckets::new(counts));
+        let mut judge = new_judge(with_model()).with_buckets(Buckets::new(counts));
         let effects = arrive(&mut judge, one.clone());
         let effects = end(&mut judge, effects, Ok(Done::Words(words.into())));
         let told = verdict(&effects).cloned();
@@ -299,7 +299,7 @@ fn a_share_is_executed_and_the_fact_decides() {
         agreed: 29,
         executed: 29,
     };
-    let mut judge = room(config).with_buckets(Buckets::new([count]));
+    let mut judge = new_judge(config).with_buckets(Buckets::new([count]));
     let effects = arrive(&mut judge, one);
     let effects = end(&mut judge, effects, Ok(Done::Words(words.as_str().into())));
     assert!(verdict(&effects).is_none());
@@ -330,7 +330,7 @@ fn an_unfit_kind_is_executed_on_until_it_pays_again() {
         agreed: 13,
         executed: 20,
     };
-    let mut judge = room(config).with_buckets(Buckets::new([count]));
+    let mut judge = new_judge(config).with_buckets(Buckets::new([count]));
     let mut reasons = Vec::new();
     for n in 1..=4 {
         let (one, words) = proposal(passing(), n);
@@ -396,7 +396,7 @@ fn a_change_that_does_not_fit_is_bad_and_none_at_all_abstains() {
         let (mut one, _) = proposal(0, 1);
         one.turn.completion_text = completion.to_owned();
         one.transition.next_state = Default::default();
-        let effects = arrive(&mut room(with_model()), one);
+        let effects = arrive(&mut new_judge(with_model()), one);
         assert_eq!(verdict(&effects).unwrap().score, score, "{completion}");
     }
 }

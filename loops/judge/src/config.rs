@@ -4,17 +4,8 @@ use hone_domain::Verifier;
 use serde::{Deserialize, Serialize};
 
 use crate::certificate::PayConfig;
+use crate::decide::MovingOn;
 use crate::verify::{Rule, Rules};
-
-/// What it means when a person goes on without a word about the completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MovingOn {
-    /// It cannot be told whether the completion was good; the turn does not train.
-    Abstain,
-    /// It was neither good nor bad; the turn trains with score 0.
-    Neutral,
-}
 
 /// What decides where a check of the completion can tell and a model could vote as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -36,7 +27,7 @@ pub struct Config {
     pub in_hand_max: usize,
     /// How long a claim lasts. A judge that dies gives its transitions back after this time.
     pub lease_ms: u64,
-    /// How often the ledger is asked for work that no wake announced.
+    /// How often the ledger is asked for work that no notification announced.
     pub tick_ms: u64,
     /// Claims of one transition without a verdict after which it is given up (`judge_failed`). Under
     /// the last of them it is decided without the votes and checks that did not come in time.

@@ -1,10 +1,20 @@
 //! From signals to a verdict, in order of trust.
 
 use hone_domain::{Feedback, Outcome, Signal, Turn, Vote};
+use serde::{Deserialize, Serialize};
 
-use crate::MovingOn;
 use crate::reading::Reading;
 use crate::rules::{self, Ruling};
+
+/// What it means when a person goes on without a word about the completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MovingOn {
+    /// It cannot be told whether the completion was good; the turn does not train.
+    Abstain,
+    /// It was neither good nor bad; the turn trains with score 0.
+    Neutral,
+}
 
 /// What decided.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,8 +1,8 @@
 //! The judge: reads what the world answered to a turn and settles a verdict.
 //!
-//! - In: [`Wake`], a hint that transitions wait; the work itself is claimed from the ledger, on
-//!   every wake and on every tick.
-//! - Out: [`Wake`] to the trainer after each verdict with a score.
+//! - In: [`Notification`], a hint that transitions wait; the work itself is claimed from the ledger, on
+//!   every notification and on every tick.
+//! - Out: [`Notification`] to the trainer after each verdict with a score.
 //! - Rights: claims transitions, records verdicts, gives leases back; asks a model for votes
 //!   through [`Completer`], where one is configured, and the served policy which of several hints it
 //!   would follow through [`Weigher`].
@@ -20,8 +20,8 @@ mod checking;
 mod completer;
 mod config;
 mod decide;
+mod effects;
 mod event;
-mod hands;
 pub mod labelled;
 #[cfg(test)]
 mod pipeline_tests;
@@ -33,6 +33,7 @@ mod state;
 mod testing;
 mod verify;
 mod weigher;
+mod wording;
 
 // What the tests share with the bench names this crate from outside.
 #[cfg(test)]
@@ -42,22 +43,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_ledger::Ledger;
-use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Outbox, Shutdown, Wake, drive};
+use hone_runtime::{
+    Clock, DriveConfig, Ended, Ids, Inbox, Notification, Outbox, Shutdown, StatusRegistry, drive,
+};
 
 pub use breaker::Breaker;
 pub use checking::{Doing, Done};
 pub use completer::{CompleteOptions, Completed, Completer, CompleterError};
-pub use config::{
-    Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, MovingOn, ReadingConfig,
-};
+pub use config::{Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, ReadingConfig};
+pub use decide::MovingOn;
+pub use effects::JudgeEffects;
 pub use event::{CheckAsk, Effect, ReadAsk, RecordError, Report, VoteAsk, VoteError, WeighAsk};
-pub use hands::JudgeHands;
 pub use reading::Reader;
 pub use state::State;
 pub use verify::{CallReply, Caller, CallerError, Calling, Rule, check_verifier};
 pub use weigher::{Compared, Weigher};
 
-/// The messages that ask a model for a vote, as the room sends them; `mark` is fresh and random.
+/// The messages that ask a model for a vote, as the loop sends them; `mark` is fresh and random.
 pub fn vote_messages(
     turn: &hone_domain::Turn,
     next_state: &hone_domain::NextState,
@@ -68,9 +70,9 @@ pub fn vote_messages(
     prompt::vote(&wording, (turn, next_state), mark, config)
 }
 
-/// What a vote on `next_state` says, as the room reads it; none where it cannot be read.
+/// What a vote on `next_state` says, as the loop reads it; none where it cannot be read.
 pub fn read_vote(words: &str, next_state: &hone_domain::NextState) -> Option<hone_domain::Outcome> {
-    let answer = answer::parse_apart(words, &prompt::texts(next_state));
+    let answer = answer::parse_apart(words, &wording::texts(next_state));
     answer.map(|answer| answer.outcome)
 }
 
@@ -85,10 +87,10 @@ pub fn check_answer(turn: &hone_domain::Turn, answer: String) -> Option<f32> {
     verify::decide(&findings)?.score
 }
 
-/// The room's name on the board.
+/// The loop's name in the status registry.
 pub const NAME: &str = "judge";
 
-/// What the room works with.
+/// What the loop works with.
 #[derive(Clone)]
 pub struct Ctx {
     /// Where transitions are claimed and verdicts recorded.
@@ -105,13 +107,13 @@ pub struct Ctx {
     pub ids: Arc<dyn Ids>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The room's settings.
+    /// The loop's settings.
     pub config: Config,
-    /// The status board.
-    pub board: Board,
+    /// The status registry.
+    pub registry: StatusRegistry,
 }
 
-/// Why the room ended early.
+/// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A setting that cannot be.
@@ -125,11 +127,11 @@ pub enum Error {
     DrainDeadline(u64),
 }
 
-/// Runs the room until shutdown.
+/// Runs the loop until shutdown.
 pub async fn run(
     ctx: Ctx,
-    inbox: Inbox<Wake>,
-    outbox: Outbox<Wake>,
+    inbox: Inbox<Notification>,
+    outbox: Outbox<Notification>,
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;
@@ -143,7 +145,7 @@ pub async fn run(
         effects_in_flight_max: config.in_hand_max * 4 + votes + config.checks_in_flight_max + 4,
         drain_deadline: Duration::from_millis(config.drain_ms),
         clock: ctx.clock.clone(),
-        board: ctx.board.clone(),
+        registry: ctx.registry.clone(),
     };
     let drain_ms = config.drain_ms;
     let audits = ctx.ledger.audits().await;
@@ -167,8 +169,8 @@ pub async fn run(
             executed: count.executed,
         }
     })));
-    let hands = JudgeHands::new(ctx, outbox);
-    match drive(state, hands, inbox, (shutdown, drive_config)).await {
+    let effects = JudgeEffects::new(ctx, outbox);
+    match drive(state, effects, inbox, (shutdown, drive_config)).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),
     }

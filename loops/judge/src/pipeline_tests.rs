@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use hone_ledger::Claimed;
-use hone_runtime::{Event, Room, SeededIds, Wake};
+use hone_runtime::{Event, LoopState, Notification, SeededIds};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use crate::testing::claimed;
@@ -16,7 +16,7 @@ use crate::{Completed, Config, Effect, ModelConfig, Report, State, VoteAsk, Vote
 const TURNS: usize = 4_000;
 const GROUP: usize = 4;
 const EVERY_MS: i64 = 50;
-/// How often the simulated hands look for votes that were withdrawn.
+/// How often the simulated effects look for votes that were withdrawn.
 const TICK_MS: i64 = 20;
 const DEADLINE_MS: u64 = 2_000;
 const SEED: u64 = 5;
@@ -68,9 +68,9 @@ fn config() -> Config {
     }
 }
 
-/// The room with everything around it.
+/// The loop with everything around it.
 struct World {
-    room: State,
+    judge: State,
     agenda: Agenda,
     now_ms: i64,
     waiting: Vec<Claimed>,
@@ -91,7 +91,7 @@ fn drawn(n: u64) -> u64 {
 
 fn run(hanging_percent: u64) -> Ran {
     let mut world = World {
-        room: State::new(config(), Arc::new(SeededIds::new(1)), true),
+        judge: State::new(config(), Arc::new(SeededIds::new(1)), true),
         agenda: Agenda::default(),
         now_ms: 0,
         waiting: Vec::new(),
@@ -103,7 +103,7 @@ fn run(hanging_percent: u64) -> Ran {
     };
     world.agenda.plan(0, Next::Arrives);
     world.agenda.plan(TICK_MS, Next::Ticks);
-    let mut todo = world.room.step(0, Event::Started);
+    let mut todo = world.judge.step(0, Event::Started);
     loop {
         while let Some(effect) = todo.pop() {
             todo.extend(world.perform(effect));
@@ -156,7 +156,7 @@ impl World {
             }
             other => panic!("{other:?}"),
         };
-        self.room.step(self.now_ms, Event::Reported(report))
+        self.judge.step(self.now_ms, Event::Reported(report))
     }
 
     fn happen(&mut self, next: Next) -> Vec<Effect> {
@@ -168,21 +168,21 @@ impl World {
                 if self.arrived < TURNS {
                     self.agenda.plan(self.now_ms + EVERY_MS, Next::Arrives);
                 }
-                self.room.step(self.now_ms, Event::Arrived(Wake))
+                self.judge.step(self.now_ms, Event::Arrived(Notification))
             }
             Next::Ticks => {
                 let mut effects = self.withdraw();
-                effects.extend(self.room.step(self.now_ms, Event::Ticked));
+                effects.extend(self.judge.step(self.now_ms, Event::Ticked));
                 if self.now_ms < TURNS as i64 * EVERY_MS + 60_000 {
                     self.agenda.plan(self.now_ms + TICK_MS, Next::Ticks);
                 }
                 effects
             }
-            Next::Ends(ask, result) => ended(&mut self.room, self.now_ms, &ask, result),
+            Next::Ends(ask, result) => ended(&mut self.judge, self.now_ms, &ask, result),
         }
     }
 
-    /// The hands hear at once that a vote is not needed any more.
+    /// The effects hear at once that a vote is not needed any more.
     fn withdraw(&mut self) -> Vec<Effect> {
         let is_over = |next: &mut Next| match next {
             Next::Ends(ask, _) => ask.withdrawn.try_recv() == Err(TryRecvError::Closed),
@@ -195,7 +195,7 @@ impl World {
         for number in over {
             if let Some(Next::Ends(ask, _)) = self.agenda.nexts.remove(&number) {
                 let withdrawn = Err(VoteError::Withdrawn);
-                effects.extend(ended(&mut self.room, self.now_ms, &ask, withdrawn));
+                effects.extend(ended(&mut self.judge, self.now_ms, &ask, withdrawn));
             }
         }
         effects
@@ -203,7 +203,7 @@ impl World {
 }
 
 fn ended(
-    room: &mut State,
+    judge: &mut State,
     now_ms: i64,
     ask: &VoteAsk,
     result: Result<Completed, VoteError>,
@@ -214,7 +214,7 @@ fn ended(
         result,
         latency_ms: 1,
     };
-    room.step(now_ms, Event::Reported(report))
+    judge.step(now_ms, Event::Reported(report))
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_domain::{ChosenBy, Millis, Outcome, Signal, Verdict, Vote};
 use hone_ledger::{Claim, Claimed};
-use hone_runtime::{Event, Ids, Room, Wake};
+use hone_runtime::{Event, Ids, LoopState, Notification};
 
 use crate::breaker::Breaker;
 use crate::case::{Case, Hints};
@@ -92,7 +92,7 @@ impl Counts {
     }
 }
 
-/// The room's pure half.
+/// The loop's pure half.
 pub struct State {
     config: Config,
     model: Option<ModelConfig>,
@@ -131,7 +131,7 @@ impl State {
         let breaker = model.as_ref().map_or(Breaker::new(1, 0), |m| {
             Breaker::new(m.breaker_failures, m.breaker_open_ms)
         });
-        // The room validates its settings before it begins.
+        // The loop validates its settings before it begins.
         let rules = verify::Rules::new(&config.verifiers).unwrap_or_default();
         Self {
             config,
@@ -284,7 +284,7 @@ impl State {
         let (findings, jobs) = self.rules.look(&claimed.turn, next_state);
         let is_settled = by_feedback(&claimed.feedback, &claimed.turn).1.is_some();
         if is_settled || jobs.is_empty() {
-            return self.verified(now_ms, (claimed, deadline_ms), (findings, Vec::new()));
+            return self.verified(now_ms, claimed, deadline_ms, findings, Vec::new());
         }
         let model = self.model.as_ref();
         let checking = Checking::new((claimed, deadline_ms), findings, jobs, model);
@@ -332,8 +332,10 @@ impl State {
     fn voted(
         &mut self,
         now_ms: Millis,
-        (claim, index): (Claim, usize),
-        (result, latency_ms): (Result<Completed, VoteError>, u64),
+        claim: Claim,
+        index: usize,
+        result: Result<Completed, VoteError>,
+        latency_ms: u64,
     ) -> Vec<Effect> {
         self.votes_in_flight = self.votes_in_flight.saturating_sub(1);
         if result != Err(VoteError::Withdrawn) {
@@ -343,7 +345,7 @@ impl State {
         self.counts.took(result.as_ref().ok(), self.model.as_ref());
         let mut effects = Vec::new();
         if let (Some(case), Some(model)) = (self.cases.get_mut(&key(&claim)), &self.model) {
-            case.cast(index, (result, latency_ms), model);
+            case.cast(index, result, latency_ms, model);
             effects.extend(self.settle_if_decided(now_ms, &claim));
         }
         effects.extend(self.ask());
@@ -353,7 +355,8 @@ impl State {
     fn recorded(
         &mut self,
         now_ms: Millis,
-        (claim, verdict): (Claim, Box<Verdict>),
+        claim: Claim,
+        verdict: Box<Verdict>,
         result: Result<(), RecordError>,
     ) -> Vec<Effect> {
         let Some(mut recording) = self.recordings.remove(&key(&claim)) else {
@@ -409,7 +412,7 @@ impl State {
             effects.extend(self.release(now_ms, claim));
         }
         for key in over {
-            effects.extend(self.settle(now_ms, key, (None, NO_PLACE)));
+            effects.extend(self.settle(now_ms, key, None, NO_PLACE));
         }
         effects
     }
@@ -439,7 +442,7 @@ impl State {
                 index,
                 result,
                 latency_ms,
-            } => self.voted(now_ms, (claim, index), (result, latency_ms)),
+            } => self.voted(now_ms, claim, index, result, latency_ms),
             Report::Weighed { claim, result } => self.weighed(now_ms, claim, result),
             Report::Read { claim, result } => self.has_read(now_ms, claim, result),
             Report::Checked {
@@ -447,12 +450,12 @@ impl State {
                 index,
                 result,
                 latency_ms,
-            } => self.checked(now_ms, (claim, index), (result, latency_ms)),
+            } => self.checked(now_ms, claim, index, result, latency_ms),
             Report::Recorded {
                 claim,
                 verdict,
                 result,
-            } => self.recorded(now_ms, (claim, verdict), result),
+            } => self.recorded(now_ms, claim, verdict, result),
             Report::GaveUp(result) | Report::Released(result) => {
                 self.others_in_flight = self.others_in_flight.saturating_sub(1);
                 // The lease runs out by itself where this failed.
@@ -497,14 +500,14 @@ impl State {
     }
 }
 
-impl Room for State {
-    type Input = Wake;
+impl LoopState for State {
+    type Input = Notification;
     type Effect = Effect;
     type Report = Report;
 
-    fn step(&mut self, now_ms: i64, event: Event<Wake, Report>) -> Vec<Effect> {
+    fn step(&mut self, now_ms: i64, event: Event<Notification, Report>) -> Vec<Effect> {
         match event {
-            Event::Started | Event::Arrived(Wake) => self.claim(now_ms),
+            Event::Started | Event::Arrived(Notification) => self.claim(now_ms),
             Event::Reported(report) => self.reported(now_ms, report),
             Event::Ticked => {
                 let mut effects = self.expire_checks(now_ms);

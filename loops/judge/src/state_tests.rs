@@ -80,7 +80,7 @@ fn a_claim_for_the_last_free_place_is_followed_by_the_next() {
         result: Ok(()),
     };
     let effects = state.step(2, Event::Reported(report));
-    // Nobody wakes it: one of one was found, so there may be more.
+    // Nobody notifies it: one of one was found, so there may be more.
     assert_eq!(effects.iter().filter(is_claim).count(), 1);
 }
 
@@ -92,18 +92,18 @@ fn a_wake_claims_once_and_a_second_one_is_not_lost() {
         claims.count()
     };
     assert_eq!(claims(&state.step(0, Event::Started)), 1);
-    assert_eq!(claims(&state.step(1, Event::Arrived(Wake))), 0);
+    assert_eq!(claims(&state.step(1, Event::Arrived(Notification))), 0);
     assert_eq!(
         claims(&arrive(&mut state, 2, vec![])),
         1,
-        "the wake that came meanwhile"
+        "the notification that came meanwhile"
     );
     assert_eq!(claims(&arrive(&mut state, 3, vec![])), 0);
     assert_eq!(claims(&state.step(4, Event::Ticked)), 1);
     let failed = Report::Claimed(Err("locked".into()));
     assert_eq!(claims(&state.step(5, Event::Reported(failed))), 0);
     assert_eq!(
-        claims(&state.step(6, Event::Arrived(Wake))),
+        claims(&state.step(6, Event::Arrived(Notification))),
         0,
         "not before the pause ends"
     );
@@ -392,7 +392,7 @@ fn a_drain_gives_leases_back_and_ends_idle() {
     }
     state.step(2, Event::Reported(Report::Released(Ok(()))));
     assert!(state.is_idle());
-    assert!(state.step(3, Event::Arrived(Wake)).is_empty());
+    assert!(state.step(3, Event::Arrived(Notification)).is_empty());
 }
 
 /// A vote whose hint no other vote has.
@@ -539,7 +539,7 @@ fn reading(has_wish: bool) -> crate::reading::Reading {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Lost wakes, hanging votes, a failing ledger, reordered reports and crashes: in the end
+    /// Lost notifications, hanging votes, a failing ledger, reordered reports and crashes: in the end
     /// every transition has exactly one verdict, or was given up.
     #[test]
     fn every_transition_ends_whatever_happens(
@@ -550,30 +550,30 @@ proptest! {
         let mut world = World::default();
         world.waiting.extend((1..=turns).map(|n| (TransitionId(Uuid::from_u128(n)), Lease::default())));
         let model = || with_model.then(ModelConfig::for_tests);
-        let (mut now_ms, mut room) = (0, state(model()).with_weigher().with_reader());
-        let mut under_way = room.step(0, Event::Started);
+        let (mut now_ms, mut judge) = (0, state(model()).with_weigher().with_reader());
+        let mut under_way = judge.step(0, Event::Started);
         for (luck, pick) in chaos {
             now_ms += i64::from(luck % 50);
             if pick > 250 {
-                room = state(model()).with_weigher().with_reader();
-                under_way = room.step(now_ms, Event::Started);
+                judge = state(model()).with_weigher().with_reader();
+                under_way = judge.step(now_ms, Event::Started);
             } else if under_way.is_empty() || pick % 7 == 0 {
-                under_way.extend(room.step(now_ms, Event::Ticked));
+                under_way.extend(judge.step(now_ms, Event::Ticked));
             } else {
                 let effect = under_way.swap_remove(usize::from(pick) % under_way.len());
                 if let Some(report) = world.perform(effect, now_ms, luck) {
-                    under_way.extend(room.step(now_ms, Event::Reported(report)));
+                    under_way.extend(judge.step(now_ms, Event::Reported(report)));
                 }
             }
-            prop_assert!(room.in_hand() <= room.config.in_hand_max);
-            prop_assert!(room.votes_in_flight <= 6);
+            prop_assert!(judge.in_hand() <= judge.config.in_hand_max);
+            prop_assert!(judge.votes_in_flight <= 6);
         }
         for _ in 0..2_000 {
             now_ms += 100;
-            under_way.extend(room.step(now_ms, Event::Ticked));
+            under_way.extend(judge.step(now_ms, Event::Ticked));
             while let Some(effect) = under_way.pop() {
                 if let Some(report) = world.perform(effect, now_ms, 0) {
-                    under_way.extend(room.step(now_ms, Event::Reported(report)));
+                    under_way.extend(judge.step(now_ms, Event::Reported(report)));
                 }
             }
         }

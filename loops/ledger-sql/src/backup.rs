@@ -175,7 +175,7 @@ async fn gather(
     }
     let mut files = vec![note(into, "ledger.db")?];
     for (key, digest) in blobs {
-        copy_blobs((data, into), &key, &mut files)?;
+        copy_blobs(data, into, &key, &mut files)?;
         let whole = (maker.check)(&into.join("blobs").join(key.as_str()), digest);
         whole.map_err(|why| Gap::Failed(damaged(data, &key, &why)))?;
     }
@@ -195,22 +195,24 @@ async fn gather(
 
 /// An adapter, and what its learner remembers where that is there.
 fn copy_blobs(
-    (data, into): (&Path, &Path),
+    data: &Path,
+    into: &Path,
     key: &BlobKey,
     files: &mut Vec<BackupFile>,
 ) -> Result<(), Gap> {
-    if !copy_folder((data, into), key.as_str(), files)? {
+    if !copy_folder(data, into, key.as_str(), files)? {
         return Err(Gap::Missing(key.as_str().to_owned()));
     }
     if let Some(rest) = key.as_str().strip_prefix("adapters/") {
-        copy_folder((data, into), &format!("learner/{rest}"), files)?;
+        copy_folder(data, into, &format!("learner/{rest}"), files)?;
     }
     Ok(())
 }
 
 /// False where there is no such folder.
 fn copy_folder(
-    (data, into): (&Path, &Path),
+    data: &Path,
+    into: &Path,
     key: &str,
     files: &mut Vec<BackupFile>,
 ) -> Result<bool, LedgerError> {

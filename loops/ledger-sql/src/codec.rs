@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use hone_domain::{Kept, PolicyVersion, Sampling, Token, VersionSpan};
+use hone_domain::{PolicyVersion, Sampling, SamplingMask, Token, VersionSpan};
 
 /// Why bytes are not what they should be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,7 @@ pub(crate) fn spans_from_bytes(bytes: &[u8]) -> Result<Vec<VersionSpan>, Malform
 /// [`RUNS`], the number of runs, and per run the difference of its first id to the last one
 /// before and its length. A set that an earlier token has too is [`SAME`] and how many others were
 /// written before that one. None where no token has a set, which is the usual case.
-pub(crate) fn kept_to_bytes(kept: &[Option<Kept>]) -> Option<Vec<u8>> {
+pub(crate) fn kept_to_bytes(kept: &[Option<SamplingMask>]) -> Option<Vec<u8>> {
     if kept.iter().all(Option::is_none) {
         return None;
     }
@@ -81,7 +81,7 @@ pub(crate) fn kept_to_bytes(kept: &[Option<Kept>]) -> Option<Vec<u8>> {
             continue;
         };
         let number = written.len() as u64;
-        match written.entry(Kept::as_ptr(set)) {
+        match written.entry(SamplingMask::as_ptr(set)) {
             Entry::Vacant(new) => _ = new.insert(number),
             Entry::Occupied(same) => {
                 push_varint(&mut out, SAME + same.get());
@@ -163,13 +163,13 @@ fn read_runs(reader: &mut Reader<'_>) -> Result<Vec<Token>, Malformed> {
 pub(crate) fn kept_from_bytes(
     bytes: Option<&[u8]>,
     n: usize,
-) -> Result<Vec<Option<Kept>>, Malformed> {
+) -> Result<Vec<Option<SamplingMask>>, Malformed> {
     let Some(bytes) = bytes else {
         return Ok(vec![None; n]);
     };
     let mut reader = Reader(bytes);
     let mut kept = Vec::with_capacity(n);
-    let mut read: Vec<Kept> = Vec::new();
+    let mut read: Vec<SamplingMask> = Vec::new();
     for _ in 0..n {
         let count = reader.varint()?;
         if count == 0 {
@@ -178,7 +178,7 @@ pub(crate) fn kept_from_bytes(
         }
         if let Some(number) = count.checked_sub(SAME) {
             let same = usize::try_from(number).ok().and_then(|at| read.get(at));
-            kept.push(Some(Kept::clone(
+            kept.push(Some(SamplingMask::clone(
                 same.ok_or(Malformed("a kept set that names none before it"))?,
             )));
             continue;
@@ -187,7 +187,7 @@ pub(crate) fn kept_from_bytes(
             RUNS => read_runs(&mut reader)?,
             _ => read_ids(&mut reader, count - 1)?,
         };
-        read.push(Kept::from(set));
+        read.push(SamplingMask::from(set));
         kept.push(read.last().cloned());
     }
     reader.end()?;
@@ -359,8 +359,8 @@ mod tests {
             let floats: Vec<f32> = bits.iter().map(|b| f32::from_bits(*b)).collect();
             let back = floats_from_bytes(&floats_to_bytes(&floats)).unwrap();
             prop_assert_eq!(back.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), bits);
-            let mut kept: Vec<Option<Kept>> =
-                kept.into_iter().map(|set| set.map(Kept::from)).collect();
+            let mut kept: Vec<Option<SamplingMask>> =
+                kept.into_iter().map(|set| set.map(SamplingMask::from)).collect();
             kept.extend_from_within(..kept.len() / 2);
             let bytes = kept_to_bytes(&kept);
             prop_assert_eq!(kept_from_bytes(bytes.as_deref(), kept.len()).unwrap(), kept);
@@ -402,19 +402,19 @@ mod tests {
 
     #[test]
     fn kept_sets_are_compact() {
-        let kept = vec![Some((1000..1050).collect::<Kept>()), None];
+        let kept = vec![Some((1000..1050).collect::<SamplingMask>()), None];
         let bytes = kept_to_bytes(&kept).unwrap();
         assert!(bytes.len() <= 8, "{} bytes", bytes.len());
         // A vocabulary without its end tokens, as a minimum length leaves it.
-        let all: Kept = (0..151_936)
+        let all: SamplingMask = (0..151_936)
             .filter(|id| ![151_643, 151_645].contains(id))
             .collect();
-        let scattered: Kept = (0..100).map(|i| i * 7).collect();
+        let scattered: SamplingMask = (0..100).map(|i| i * 7).collect();
         let kept = vec![
             Some(all),
             Some(scattered),
-            Some(Kept::from([])),
-            Some(Kept::from([9, 8, 7])),
+            Some(SamplingMask::from([])),
+            Some(SamplingMask::from([9, 8, 7])),
         ];
         let bytes = kept_to_bytes(&kept).unwrap();
         assert!(bytes.len() <= 130, "{} bytes", bytes.len());
@@ -422,7 +422,7 @@ mod tests {
         // As it was written before there were runs.
         assert_eq!(
             kept_from_bytes(Some(&[4, 2, 2, 2]), 1).unwrap(),
-            [Some(Kept::from([1, 2, 3]))]
+            [Some(SamplingMask::from([1, 2, 3]))]
         );
         assert_eq!(kept_to_bytes(&[None, None]), None);
     }
@@ -430,8 +430,8 @@ mod tests {
     /// A set that a text has at many positions is written once, and in memory once when it is read.
     #[test]
     fn kept_sets_that_are_the_same_stay_so() {
-        let wide: Kept = (0..100_000).step_by(3).collect();
-        let few = Kept::from([4, 5]);
+        let wide: SamplingMask = (0..100_000).step_by(3).collect();
+        let few = SamplingMask::from([4, 5]);
         let sets = [&few, &wide, &wide, &few, &wide];
         let kept: Vec<_> = sets.into_iter().cloned().map(Some).collect();
         let bytes = kept_to_bytes(&kept).unwrap();
@@ -439,7 +439,7 @@ mod tests {
         assert!(bytes.len() <= once.len() + 3 * 4, "{} bytes", bytes.len());
         let back = kept_from_bytes(Some(&bytes), kept.len()).unwrap();
         assert_eq!(back, kept);
-        let at = |i: usize| back[i].as_ref().map(Kept::as_ptr);
+        let at = |i: usize| back[i].as_ref().map(SamplingMask::as_ptr);
         assert_eq!((at(1), at(1), at(0)), (at(2), at(4), at(3)));
         // There are two sets, so none is the third.
         let mut broken = once;

@@ -1,4 +1,4 @@
-//! Who may use the house, and the record of who did what.
+//! Who may use the server, and the record of who did what.
 
 use async_trait::async_trait;
 use hone_domain::{Digest, Millis, RateLimits, UserRole};
@@ -105,8 +105,8 @@ pub struct ApiKey {
     pub label: String,
     /// What it may do, unless its owner may less.
     pub role: UserRole,
-    /// Argon2id string of the whole key.
-    pub hash: String,
+    /// SHA-256 of the whole key; none for a key that was stored in an older form, which is refused.
+    pub sha256: Option<Digest>,
     /// Exceptions from its owner's limits.
     pub limits: RateLimits,
     /// Whether its calls are collected although they say `store: false`.

@@ -10,14 +10,14 @@ use hone_checkpoint::config::ModelConfig;
 use hone_checkpoint::digest::{Digest32, hash_tensor};
 use hone_checkpoint::{AdapterConfig, AdapterDtype, AdapterError, NamedTensor, Part, Target};
 use hone_kernels::format::TensorData;
-use hone_kernels::matrix::Panels;
+use hone_kernels::matrix::PackedMatrix;
 use hone_kernels::rng::Rng;
 
 /// `A [rank, in]` and `B [out, rank]` of one projection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
-    pub a: Panels,
-    pub b: Panels,
+    pub a: PackedMatrix,
+    pub b: PackedMatrix,
 }
 
 /// What an adapter does to one projection.
@@ -25,25 +25,25 @@ pub struct Pair {
 pub enum Change {
     LowRank(Pair),
     /// `D [out, in]`.
-    Dense(Panels),
+    Dense(PackedMatrix),
 }
 
 impl Change {
-    fn parts(&self) -> Vec<(Part, &Panels)> {
+    fn parts(&self) -> Vec<(Part, &PackedMatrix)> {
         match self {
             Self::LowRank(pair) => vec![(Part::A, &pair.a), (Part::B, &pair.b)],
             Self::Dense(d) => vec![(Part::D, d)],
         }
     }
 
-    fn parts_mut(&mut self) -> Vec<&mut Panels> {
+    fn parts_mut(&mut self) -> Vec<&mut PackedMatrix> {
         match self {
             Self::LowRank(pair) => vec![&mut pair.a, &mut pair.b],
             Self::Dense(d) => vec![d],
         }
     }
 
-    fn map(&self, f: &dyn Fn(&Panels) -> Panels) -> Self {
+    fn map(&self, f: &dyn Fn(&PackedMatrix) -> PackedMatrix) -> Self {
         match self {
             Self::LowRank(pair) => Self::LowRank(Pair {
                 a: f(&pair.a),
@@ -67,7 +67,7 @@ pub struct Adapter {
 }
 
 /// Makes the matrix of that part, of shape `[out, in]`.
-type Make<'a, E> = &'a mut dyn FnMut((usize, Target, Part), [usize; 2]) -> Result<Panels, E>;
+type Make<'a, E> = &'a mut dyn FnMut((usize, Target, Part), [usize; 2]) -> Result<PackedMatrix, E>;
 
 impl Adapter {
     /// Builds from tensors under the names of [`Target::tensor_name`]; values are rounded to the
@@ -99,7 +99,7 @@ impl Adapter {
             if tensor.data.iter().any(|v| !v.is_finite()) {
                 return Err(AdapterError::NonFinite(name));
             }
-            Ok(Panels::from_parts(
+            Ok(PackedMatrix::from_parts(
                 wanted[1],
                 vec![TensorData::F32(tensor.data)],
             ))
@@ -186,13 +186,13 @@ impl Adapter {
     ) -> Self {
         let mut make = |(_, _, part): (usize, Target, Part), [out, inp]: [usize; 2]| {
             let data = (0..out * inp).map(|_| draw(part, inp)).collect();
-            Ok::<_, Infallible>(Panels::from_parts(inp, vec![TensorData::F32(data)]))
+            Ok::<_, Infallible>(PackedMatrix::from_parts(inp, vec![TensorData::F32(data)]))
         };
         let Ok(adapter) = Self::made(cfg, config, &mut make);
         adapter
     }
 
-    fn map(&self, f: impl Fn(&Panels) -> Panels) -> Self {
+    fn map(&self, f: impl Fn(&PackedMatrix) -> PackedMatrix) -> Self {
         let changes = |changes: &Changes| -> Changes {
             std::array::from_fn(|i| changes[i].as_ref().map(|change| change.map(&f)))
         };
@@ -213,7 +213,7 @@ impl Adapter {
 
     /// The same values in f32, to be trained.
     pub fn widened(&self) -> Self {
-        self.map(Panels::widened)
+        self.map(PackedMatrix::widened)
     }
 
     pub fn change(&self, layer: usize, target: Target) -> Option<&Change> {

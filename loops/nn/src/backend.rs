@@ -13,7 +13,7 @@ pub use crate::forward::{check, recorded};
 pub use crate::layer::Dims;
 pub use crate::rope::Rope;
 pub use crate::train::{
-    LossStep, Micro, Pacer, RowGrad, Run, Sink, Site, TokenPull, layers_that_fit,
+    LossPosition, LossStep, MicroBatch, Pacer, RowGrad, Run, Sink, TokenPull, layers_that_fit,
 };
 pub use crate::weights::{Experts, LayerWeights, Linear, Mlp};
 
@@ -124,7 +124,7 @@ pub trait TrainBackend: Send {
     fn micro(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         loss: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<usize, StepError>;
@@ -135,26 +135,26 @@ pub trait TrainBackend: Send {
     /// The device failed.
     fn gradients(&mut self, sink: &mut Sink) -> Result<(), DeviceError>;
 
-    /// Shows the logits of the micro-batch's sites, one after the other.
+    /// Shows the logits of the micro-batch's loss positions, one after the other.
     ///
     /// # Errors
     /// As [`Self::micro`].
     fn visit(
         &mut self,
         run: &Run,
-        micro: &Micro,
-        see: &mut dyn FnMut(&Site, &[f32]),
+        micro: &MicroBatch,
+        see: &mut dyn FnMut(&LossPosition, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError>;
 
-    /// Shows what is asked of every site's logits.
+    /// Shows what is asked of every loss position's logits.
     ///
     /// # Errors
     /// As [`Self::micro`].
     fn ask(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         asking: &mut Asking,
         pacer: &mut Pacer,
     ) -> Result<(), StepError>;
@@ -163,8 +163,8 @@ pub trait TrainBackend: Send {
 /// What is asked of a micro-batch.
 pub struct Asking<'a> {
     pub rows: &'a [TrainRow],
-    /// Ids of a site whose logits are wanted.
-    pub ids: &'a dyn Fn(&Site) -> Vec<u32>,
-    /// Takes them, and what turns the site's logits into probabilities.
-    pub see: &'a mut dyn FnMut(&Site, &Shape, &[f32]),
+    /// Ids of a loss position whose logits are wanted.
+    pub ids: &'a dyn Fn(&LossPosition) -> Vec<u32>,
+    /// Takes them, and what turns the loss position's logits into probabilities.
+    pub see: &'a mut dyn FnMut(&LossPosition, &Shape, &[f32]),
 }

@@ -17,7 +17,7 @@ use hone_kernels::cpu::{Kernel, LANES, V16};
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::gemm;
 use hone_kernels::gemm::{Factors, MAX_ROWS, MAX_TILE, Pairs, Quads, Single, Stepped};
-use hone_kernels::matrix::compute_type::Arithmetic;
+use hone_kernels::matrix::compute_type::ComputeType;
 use hone_kernels::thread_pool::Executor;
 
 /// One measured speed.
@@ -95,7 +95,7 @@ pub struct Plan {
     pub shape: ModelConfig,
     pub format: WeightFormat,
     /// What is quickest, where nothing is said.
-    pub arithmetic: Option<Arithmetic>,
+    pub compute_type: Option<ComputeType>,
     pub kv: KvFormat,
     pub threads: usize,
     /// For everything together.
@@ -109,9 +109,9 @@ pub struct Plan {
 /// The model of a plan, with random weights.
 pub fn model(plan: &Plan) -> Model {
     let weights = Weights::random(&plan.shape, 1).into_format(plan.format);
-    let arithmetic = plan.arithmetic.unwrap_or_else(|| weights.quickest());
+    let compute_type = plan.compute_type.unwrap_or_else(|| weights.quickest());
     let model = Model::new(plan.shape.clone(), weights);
-    model.computed_by(arithmetic).with_kv(plan.kv)
+    model.with_compute_type(compute_type).with_kv(plan.kv)
 }
 
 /// Sequences at once, and adapters that they are under.
@@ -257,22 +257,22 @@ const ADDITIONS: usize = 24 << 20;
 
 /// Multiply-adds a second that `threads` threads together reach on numbers in registers: no product
 /// is faster. Threads that share a core share what it can do.
-pub fn roof(arithmetic: Arithmetic, threads: usize, time: Duration) -> f64 {
+pub fn roof(compute_type: ComputeType, threads: usize, time: Duration) -> f64 {
     let (exec, start) = (Executor::new(threads), Instant::now());
     let mut rounds = 0;
-    let inputs = match arithmetic {
-        Arithmetic::F32 => Single::INPUTS,
-        Arithmetic::Bf16 | Arithmetic::Amx => Pairs::INPUTS,
-        Arithmetic::Int8 => Quads::INPUTS,
+    let inputs = match compute_type {
+        ComputeType::F32 => Single::INPUTS,
+        ComputeType::Bf16 | ComputeType::Amx => Pairs::INPUTS,
+        ComputeType::Int8 => Quads::INPUTS,
     };
     let each = ADDITIONS * LANES * inputs;
     while start.elapsed() < time {
         exec.run(threads, &|_| {
-            std::hint::black_box(match arithmetic {
-                Arithmetic::F32 => Single::dispatch(Sums::<Single>(PhantomData)),
-                Arithmetic::Amx if gemm::multiply(each) => 0.0,
-                Arithmetic::Bf16 | Arithmetic::Amx => Pairs::dispatch(Sums::<Pairs>(PhantomData)),
-                Arithmetic::Int8 => Quads::dispatch(QuadSums),
+            std::hint::black_box(match compute_type {
+                ComputeType::F32 => Single::dispatch(Sums::<Single>(PhantomData)),
+                ComputeType::Amx if gemm::multiply(each) => 0.0,
+                ComputeType::Bf16 | ComputeType::Amx => Pairs::dispatch(Sums::<Pairs>(PhantomData)),
+                ComputeType::Int8 => Quads::dispatch(QuadSums),
             });
         });
         rounds += 1;
@@ -359,14 +359,14 @@ unsafe fn total<V: V16, const SUMS: usize>(sums: [V; SUMS]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+    use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 
     /// Machines are shared: the two are measured at different times, so once in a few is enough.
     #[test]
     fn a_product_is_not_above_the_roof() {
         let (rows, cols, inp) = (48, 256, 256);
         let (x, mut y) = (vec![0.5; rows * inp], vec![0.0; rows * cols]);
-        let (matrix, exec) = (Panels::zeros(cols, inp), Executor::new(1));
+        let (matrix, exec) = (PackedMatrix::zeros(cols, inp), Executor::new(1));
         let time = Duration::from_millis(20);
         let mut reached = || {
             let (start, mut count) = (Instant::now(), 0);
@@ -386,7 +386,7 @@ mod tests {
             count as f64 / start.elapsed().as_secs_f64()
         };
         let shares: Vec<f64> = (0..10)
-            .map(|_| reached() / roof(Arithmetic::F32, 1, time))
+            .map(|_| reached() / roof(ComputeType::F32, 1, time))
             .collect();
         assert!(shares.iter().any(|share| *share < 1.2), "{shares:?}");
     }

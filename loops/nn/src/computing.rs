@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::weights::Model;
 use hone_kernels::cpu::{SimdLevel, has_byte_dots, has_dots, has_tiles};
-use hone_kernels::matrix::Panels;
-use hone_kernels::matrix::compute_type::Arithmetic;
+use hone_kernels::matrix::PackedMatrix;
+use hone_kernels::matrix::compute_type::ComputeType;
 
 /// What speed and memory depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +25,9 @@ pub struct Computing {
 impl Computing {
     /// Of a model on this processor.
     pub fn of(model: &Model) -> Self {
-        let kept: BTreeSet<&str> = model.weights.matrices().map(Panels::kept).collect();
+        let kept: BTreeSet<&str> = model.weights.matrices().map(PackedMatrix::kept).collect();
         let kept: Vec<&str> = kept.into_iter().collect();
-        let arithmetic = model.weights.arithmetic();
+        let arithmetic = model.weights.compute_type();
         Self {
             processor: processor(arithmetic),
             arithmetic: arithmetic.as_str(),
@@ -38,7 +38,7 @@ impl Computing {
     }
 }
 
-fn processor(arithmetic: Arithmetic) -> String {
+fn processor(arithmetic: ComputeType) -> String {
     let level = match SimdLevel::current() {
         SimdLevel::Avx512 => "avx512",
         SimdLevel::Avx2 => "avx2",
@@ -46,11 +46,11 @@ fn processor(arithmetic: Arithmetic) -> String {
         SimdLevel::Portable => "portable",
     };
     let own = match arithmetic {
-        Arithmetic::F32 => "",
-        Arithmetic::Bf16 if has_dots() => "-bf16",
-        Arithmetic::Amx if has_tiles() => "-amx",
-        Arithmetic::Int8 if has_byte_dots() => "-vnni",
-        Arithmetic::Bf16 | Arithmetic::Amx | Arithmetic::Int8 => "",
+        ComputeType::F32 => "",
+        ComputeType::Bf16 if has_dots() => "-bf16",
+        ComputeType::Amx if has_tiles() => "-amx",
+        ComputeType::Int8 if has_byte_dots() => "-vnni",
+        ComputeType::Bf16 | ComputeType::Amx | ComputeType::Int8 => "",
     };
     format!("{level}{own}")
 }

@@ -266,19 +266,20 @@ impl Pass<'_> {
                 let token = *pair as usize / cfg.chosen;
                 x.copy_from_slice(&h[token * ld..(token + 1) * ld]);
             }
-            let linear =
-                |w: &hone_kernels::matrix::Panels, x: (&[f32], usize), y: (&mut [f32], usize)| {
-                    let rows = Rows {
-                        data: x.0,
-                        stride: x.1,
-                        rows: count,
-                    };
-                    let to = RowsMut {
-                        data: y.0,
-                        stride: y.1,
-                    };
-                    w.linear(rows, to, Store::Set(None), self.exec);
+            let linear = |w: &hone_kernels::matrix::PackedMatrix,
+                          x: (&[f32], usize),
+                          y: (&mut [f32], usize)| {
+                let rows = Rows {
+                    data: x.0,
+                    stride: x.1,
+                    rows: count,
                 };
+                let to = RowsMut {
+                    data: y.0,
+                    stride: y.1,
+                };
+                w.linear(rows, to, Store::Set(None), self.exec);
+            };
             linear(
                 &weights.gate_up[expert],
                 (x, ld),

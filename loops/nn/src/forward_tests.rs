@@ -19,7 +19,7 @@ use hone_checkpoint::{
 };
 use hone_kernels::cpu::SimdLevel;
 use hone_kernels::format::TensorData;
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::log_softmax::token_logprob;
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
@@ -373,7 +373,7 @@ fn linear_is_the_same_for_every_row_count_and_split() {
     let mut rng = Rng::new(3);
     let mut draw = |n: usize| (0..n).map(|_| rng.normal() as f32).collect::<Vec<_>>();
     let (w, x, bias) = (draw(out * inp), draw(23 * inp), draw(out));
-    let panels = Panels::from_parts(inp, vec![TensorData::F32(w.clone())]);
+    let panels = PackedMatrix::from_parts(inp, vec![TensorData::F32(w.clone())]);
     let exec = Executor::new(1);
     let mut expected = vec![0.0; 23 * out];
     for (t, y) in expected.chunks_mut(out).enumerate() {
@@ -405,7 +405,7 @@ fn gradients_of_a_linear_layer_match_sums_in_f64() {
     let mut draw = |n: usize| (0..n).map(|_| rng.normal() as f32).collect::<Vec<_>>();
     let (w, x, dy) = (draw(out * inp), draw(rows * inp), draw(rows * 48));
     let exec = Executor::new(2);
-    let mut grad = Panels::zeros(out, inp);
+    let mut grad = PackedMatrix::zeros(out, inp);
     let dys = Rows {
         data: &dy,
         stride: 48,
@@ -427,8 +427,8 @@ fn gradients_of_a_linear_layer_match_sums_in_f64() {
             "dW[{o}][{k}] = {g}, not {sum}"
         );
     }
-    let mut transposed = Panels::zeros(0, 0);
-    Panels::from_parts(inp, vec![TensorData::F32(w.clone())]).transpose(
+    let mut transposed = PackedMatrix::zeros(0, 0);
+    PackedMatrix::from_parts(inp, vec![TensorData::F32(w.clone())]).transpose(
         1..3,
         &mut transposed,
         &hone_kernels::thread_pool::Executor::new(2),

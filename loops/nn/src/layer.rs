@@ -12,7 +12,7 @@ use crate::weights::{LayerWeights, Linear, Mlp, Model};
 use hone_checkpoint::Target;
 use hone_checkpoint::config::ModelConfig;
 use hone_kernels::cpu::{Buf, padded};
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::{GluShape, RmsNorm, add, swiglu};
 use hone_kernels::thread_pool::{Executor, Shards};
 
@@ -134,7 +134,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Looks up embeddings into `x [tokens][hidden]` and prepares rotation angles.
-    pub(crate) fn embed(&self, embed: &Panels, x: &mut Buf, angles: &mut Buf) {
+    pub(crate) fn embed(&self, embed: &PackedMatrix, x: &mut Buf, angles: &mut Buf) {
         let ld = self.dims.ld_hidden;
         let x = x.take(self.tokens * ld);
         let pair = 2 * self.rope.pairs();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use hone_checkpoint::gguf::ROPE_FACTORS;
 use hone_checkpoint::{Checkpoint, LoadError, ModelConfig, TensorFiles, TensorSource};
 use hone_kernels::format::{TensorData, WeightFormat};
-use hone_kernels::matrix::Arithmetic;
+use hone_kernels::matrix::ComputeType;
 
 use crate::weights::{Keep, Model, Weights, is_compact};
 
@@ -27,9 +27,9 @@ pub type LoadProgress<'a> = dyn FnMut(LoadStage, u64, u64) + 'a;
 pub struct LoadAs {
     /// How matrices are kept.
     pub format: WeightFormat,
-    /// What will compute it, as far as that is known: weights that [`Weights::computed_by`] then keeps in less
+    /// What will compute it, as far as that is known: weights that [`Weights::with_compute_type`] then keeps in less
     /// memory are so from the moment they are read.
-    pub arithmetic: Arithmetic,
+    pub compute_type: ComputeType,
 }
 
 /// Reads all weights as they are stored.
@@ -53,7 +53,7 @@ pub fn load_model_as(
     let total = bytes.sum();
     let keep = Keep {
         format: wanted.format,
-        compact: is_compact(wanted.arithmetic, total as usize),
+        compact: is_compact(wanted.compute_type, total as usize),
     };
     let source = Watched {
         files: checkpoint.tensors(),

@@ -7,7 +7,7 @@ use crate::layer::{Pass, Projection};
 use hone_checkpoint::AdapterConfig;
 use hone_kernels::cpu::{Buf, padded};
 use hone_kernels::gemm::{BESIDE_MAX, MAX_ROWS};
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::thread_pool::Shards;
 
 /// Neighbouring sequences under one adapter.
@@ -150,7 +150,7 @@ impl Pass<'_> {
             stride,
         };
         let firsts = pairs.map(|pair| Some(&pair?.0.a));
-        Panels::linear_side_by_side(firsts, x, to, Store::Set(None), self.exec);
+        PackedMatrix::linear_side_by_side(firsts, x, to, Store::Set(None), self.exec);
         for (at, (pair, column)) in pairs.into_iter().flatten().enumerate() {
             let s = Rows {
                 data: &low_rank[at * padded(pair.a.out)..],
@@ -158,7 +158,7 @@ impl Pass<'_> {
                 rows: x.rows,
             };
             let to = step.columns(y, column);
-            Panels::linear_side_by_side([Some(&pair.b), None, None], s, to, store, self.exec);
+            PackedMatrix::linear_side_by_side([Some(&pair.b), None, None], s, to, store, self.exec);
         }
     }
 }

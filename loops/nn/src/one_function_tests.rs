@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use hone_kernels::format::block_quant::WeightFormat;
-use hone_kernels::matrix::Arithmetic;
+use hone_kernels::matrix::ComputeType;
 use hone_kernels::thread_pool::Executor;
 
 use crate::adapter::Adapter;
@@ -22,7 +22,7 @@ use hone_checkpoint::config::{Family, ModelConfig};
 const BLOCKS: [WeightFormat; 2] = [WeightFormat::Q8, WeightFormat::Q4];
 
 /// Formats that have them, and the arithmetics of bf16.
-fn of_bf16() -> impl Iterator<Item = (WeightFormat, Arithmetic)> {
+fn of_bf16() -> impl Iterator<Item = (WeightFormat, ComputeType)> {
     [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4]
         .into_iter()
         .flat_map(|f| BOTH.map(|by| (f, by)))
@@ -44,7 +44,7 @@ fn a_model_of_bf16_serves_and_trains_one_function() {
 fn serves_and_trains_one_function(
     shape: &ModelConfig,
     (ways, kept): (
-        impl Iterator<Item = (WeightFormat, Arithmetic)>,
+        impl Iterator<Item = (WeightFormat, ComputeType)>,
         impl Fn(Weights) -> Weights,
     ),
 ) {
@@ -58,7 +58,7 @@ fn serves_and_trains_one_function(
     for (format, by) in ways {
         let weights = model(shape, 7).weights.into_format(format);
         let plain = Model::new(shape.clone(), weights);
-        let mut base = plain.clone().computed_by(by);
+        let mut base = plain.clone().with_compute_type(by);
         base.weights = kept(base.weights);
         let base = Arc::new(base);
         assert_eq!(base.digest, plain.digest);
@@ -149,7 +149,7 @@ fn a_quantised_model_serves_and_trains_as_its_dequantised_twin() {
 /// What is taken where nothing is said: what most weights are decides.
 #[test]
 fn codes_are_computed_so_where_it_is_quickest() {
-    let (bytes, pairs) = (Arithmetic::Int8, Arithmetic::Bf16);
+    let (bytes, pairs) = (ComputeType::Int8, ComputeType::Bf16);
     for shape in [whole(tiny(Family::Qwen3)), whole(with_experts(true))] {
         let weights = model(&shape, 7).weights;
         for (format, quickest) in [
@@ -169,11 +169,11 @@ fn codes_are_computed_so_where_it_is_quickest() {
                 pairs,
                 "{format:?}"
             );
-            assert_eq!(weights.quickest_with(false, None), Arithmetic::F32);
+            assert_eq!(weights.quickest_with(false, None), ComputeType::F32);
             // What no matrix takes is f32, whatever was quickest.
             let has = format != WeightFormat::F32;
-            let computed = weights.computed_by(quickest).arithmetic();
-            assert_eq!(computed, if has { quickest } else { Arithmetic::F32 });
+            let computed = weights.with_compute_type(quickest).compute_type();
+            assert_eq!(computed, if has { quickest } else { ComputeType::F32 });
         }
         // An embedding of another format decides nothing.
         let mut mixed = weights.clone().into_format(WeightFormat::Bf16);
@@ -196,7 +196,7 @@ fn whole(mut shape: ModelConfig) -> ModelConfig {
 #[test]
 fn a_model_of_int8_serves_and_trains_one_function() {
     for shape in [whole(tiny(Family::Qwen2)), whole(with_experts(true))] {
-        let ways = BLOCKS.map(|format| (format, Arithmetic::Int8));
+        let ways = BLOCKS.map(|format| (format, ComputeType::Int8));
         serves_and_trains_one_function(&shape, (ways.into_iter(), |weights| weights));
     }
 }
@@ -208,7 +208,10 @@ fn a_compact_model_serves_and_trains_one_function() {
     let mut shape = tiny(Family::Qwen3);
     (shape.hidden, shape.head_dim, shape.ffn, shape.vocab) = (48, 16, 96, 144);
     let half = model(&shape, 7).weights.into_format(WeightFormat::Bf16);
-    let plain = Model::new(shape.clone(), half.clone().computed_by(Arithmetic::Bf16));
+    let plain = Model::new(
+        shape.clone(),
+        half.clone().with_compute_type(ComputeType::Bf16),
+    );
     let compact = Model {
         weights: plain.weights.clone().compacted(),
         ..plain.clone()
@@ -226,7 +229,7 @@ fn a_compact_model_serves_and_trains_one_function() {
         compact: true,
     };
     let read = Weights::from_source_as(&shape, &tensors, keep).unwrap();
-    assert!(read == compact.weights && read.computed_by(Arithmetic::F32) == half);
+    assert!(read == compact.weights && read.with_compute_type(ComputeType::F32) == half);
     let text = tokens(&shape, 70, 3);
     let logprobs = |model: &Model| -> Vec<u32> {
         let exec = Executor::new(2);

@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 use crate::peft::{PeftError, WEIGHTS_FILE};
 use crate::weights::Model;
 use hone_kernels::format::tensor_data::bf16_to_f32;
-use hone_kernels::matrix::Panels;
+use hone_kernels::matrix::PackedMatrix;
 
 const SAVED_KEY: &str = "modules_to_save";
 
 /// The matrix of the base that a saved tensor is of.
-fn matrix<'a>(model: &'a Model, name: &str) -> Option<(&'static str, &'a Panels)> {
+fn matrix<'a>(model: &'a Model, name: &str) -> Option<(&'static str, &'a PackedMatrix)> {
     let name = name.strip_suffix(".weight")?;
     let name = name
         .strip_suffix(".modules_to_save.default")
@@ -50,7 +50,7 @@ fn row(view: &TensorView<'_>, at: usize, width: usize) -> Option<Vec<f32>> {
 
 /// Whether a saved tensor is the base's matrix. Rows that only one of them has belong to tokens that are
 /// never used, such as a pad token that was added for training.
-fn is_copy(view: &TensorView<'_>, base: &Panels, (vocab, hidden): (usize, usize)) -> bool {
+fn is_copy(view: &TensorView<'_>, base: &PackedMatrix, (vocab, hidden): (usize, usize)) -> bool {
     let &[rows, width] = view.shape() else {
         return false;
     };

@@ -18,7 +18,7 @@ use hone_kernels::cpu::{has_compact, has_quick_bytes};
 use hone_kernels::format::TensorData;
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::matrix::self_test::quickest_of_pairs;
-use hone_kernels::matrix::{Arithmetic, Panels};
+use hone_kernels::matrix::{ComputeType, PackedMatrix};
 use hone_kernels::rng::Rng;
 
 /// Matrices together from which on those of bf16 are kept in less memory.
@@ -52,10 +52,10 @@ impl Model {
         }
     }
 
-    /// The same model, whose products are computed by `arithmetic`.
-    pub fn computed_by(self, arithmetic: Arithmetic) -> Self {
+    /// The same model, whose products are computed by `compute_type`.
+    pub fn with_compute_type(self, compute_type: ComputeType) -> Self {
         Self {
-            weights: self.weights.computed_by(arithmetic),
+            weights: self.weights.with_compute_type(compute_type),
             ..self
         }
     }
@@ -76,13 +76,13 @@ impl Model {
 /// bit-equal log-probs for the same tokens and version. Independent of threads and of the
 /// instruction level.
 pub fn fingerprint(model: &Model) -> String {
-    let formats: BTreeSet<&str> = model.weights.matrices().map(Panels::format).collect();
+    let formats: BTreeSet<&str> = model.weights.matrices().map(PackedMatrix::format).collect();
     let formats: Vec<&str> = formats.into_iter().collect();
-    let kernels = match model.weights.arithmetic() {
-        Arithmetic::F32 => "f32-fma-k1",
-        Arithmetic::Bf16 => "bf16-dot-k2",
-        Arithmetic::Amx => "bf16-amx-k32",
-        Arithmetic::Int8 => "int8-dot-k32",
+    let kernels = match model.weights.compute_type() {
+        ComputeType::F32 => "f32-fma-k1",
+        ComputeType::Bf16 => "bf16-dot-k2",
+        ComputeType::Amx => "bf16-amx-k32",
+        ComputeType::Int8 => "int8-dot-k32",
     };
     let kv = model.kv.as_str();
     format!("cpu-{kernels};w={};kv={kv}", formats.join("+"))
@@ -91,7 +91,7 @@ pub fn fingerprint(model: &Model) -> String {
 /// `y = x W^T + bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
-    pub w: Panels,
+    pub w: PackedMatrix,
     pub bias: Option<Vec<f32>>,
 }
 
@@ -111,9 +111,9 @@ pub struct LayerWeights {
 /// All weights of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
-    pub embed: Panels,
+    pub embed: PackedMatrix,
     /// `None` when the head is the embedding.
-    pub head: Option<Panels>,
+    pub head: Option<PackedMatrix>,
     pub norm: Vec<f32>,
     pub layers: Vec<LayerWeights>,
     pub rope: Rope,
@@ -156,9 +156,9 @@ fn stacks(cfg: &ModelConfig) -> [Stack; 4] {
     ]
 }
 
-/// Whether matrices of so many bytes that `arithmetic` computes are kept in less memory, those of bf16 among them.
-pub(crate) fn is_compact(arithmetic: Arithmetic, bytes: usize) -> bool {
-    matches!(arithmetic, Arithmetic::Bf16 | Arithmetic::Amx)
+/// Whether matrices of so many bytes that `compute_type` computes are kept in less memory, those of bf16 among them.
+pub(crate) fn is_compact(compute_type: ComputeType, bytes: usize) -> bool {
+    matches!(compute_type, ComputeType::Bf16 | ComputeType::Amx)
         && has_compact()
         && bytes >= COMPACT_FROM_BYTES
 }
@@ -182,15 +182,15 @@ impl Loader<'_> {
         Ok(self.src.tensor(name, &[n])?.into_f32())
     }
 
-    fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<Panels, LoadError> {
+    fn matrix(&self, name: &str, out: usize, inp: usize) -> Result<PackedMatrix, LoadError> {
         let data = self.src.tensor(name, &[out, inp])?;
         Ok(self.kept(inp, vec![data]))
     }
 
-    fn kept(&self, inp: usize, parts: Vec<TensorData>) -> Panels {
-        let panels = Panels::stacked(inp, parts, self.keep.format);
+    fn kept(&self, inp: usize, parts: Vec<TensorData>) -> PackedMatrix {
+        let panels = PackedMatrix::stacked(inp, parts, self.keep.format);
         match self.keep.compact {
-            true => panels.computed_by(Arithmetic::Bf16).compacted(),
+            true => panels.with_compute_type(ComputeType::Bf16).compacted(),
             false => panels,
         }
     }
@@ -247,7 +247,7 @@ impl Loader<'_> {
         let name = format!("model.layers.{layer}.mlp.gate.weight");
         let router = self.src.tensor(&name, &[cfg.count, hidden])?;
         let mut experts = Experts {
-            router: Panels::stacked(hidden, vec![router], of_router(self.keep.format)),
+            router: PackedMatrix::stacked(hidden, vec![router], of_router(self.keep.format)),
             gate_up: Vec::with_capacity(cfg.count),
             down: Vec::with_capacity(cfg.count),
         };
@@ -296,12 +296,12 @@ impl Weights {
         self.map(|w| w.into_format(routers), |w| w.into_format(format))
     }
 
-    /// The same weights, whose products are computed by `arithmetic`; those of routers by f32.
+    /// The same weights, whose products are computed by `compute_type`; those of routers by f32.
     /// Weights of bf16 that are more than caches hold are kept in less memory then, where the processor reads
     /// them so as quickly.
-    pub fn computed_by(self, arithmetic: Arithmetic) -> Self {
-        let all = self.map(|w| w, |w| w.computed_by(arithmetic));
-        match is_compact(arithmetic, all.bytes()) {
+    pub fn with_compute_type(self, compute_type: ComputeType) -> Self {
+        let all = self.map(|w| w, |w| w.with_compute_type(compute_type));
+        match is_compact(compute_type, all.bytes()) {
             true => all.compacted(),
             false => all,
         }
@@ -309,11 +309,15 @@ impl Weights {
 
     /// The same weights; matrices of bf16 that can be are kept in less memory ([`hone_kernels::format::exponent_coded`]).
     pub fn compacted(self) -> Self {
-        self.map(|w| w, Panels::compacted)
+        self.map(|w| w, PackedMatrix::compacted)
     }
 
     /// Every matrix of experts' routers through `routers`, every other one through `f`.
-    fn map(self, routers: impl Fn(Panels) -> Panels, f: impl Fn(Panels) -> Panels) -> Self {
+    fn map(
+        self,
+        routers: impl Fn(PackedMatrix) -> PackedMatrix,
+        f: impl Fn(PackedMatrix) -> PackedMatrix,
+    ) -> Self {
         let linear = |l: Linear| Linear {
             w: f(l.w),
             bias: l.bias,
@@ -343,7 +347,7 @@ impl Weights {
         Self::from_source(cfg, &source).expect("a random source has every tensor")
     }
 
-    pub fn head(&self) -> &Panels {
+    pub fn head(&self) -> &PackedMatrix {
         self.head.as_ref().unwrap_or(&self.embed)
     }
 
@@ -355,7 +359,7 @@ impl Weights {
         };
         Self {
             embed: self.embed.widened(),
-            head: self.head.as_ref().map(Panels::widened),
+            head: self.head.as_ref().map(PackedMatrix::widened),
             norm: self.norm.clone(),
             layers: self
                 .layers
@@ -376,7 +380,7 @@ impl Weights {
 
     /// Bytes the matrices hold.
     pub fn bytes(&self) -> usize {
-        self.matrices().map(Panels::bytes).sum()
+        self.matrices().map(PackedMatrix::bytes).sum()
     }
 
     /// Whether queries, keys and values come from matrices that are kept as f32.
@@ -385,29 +389,29 @@ impl Weights {
     }
 
     /// The arithmetic that is quickest for them on this processor: what most weights are decides.
-    pub fn quickest(&self) -> Arithmetic {
+    pub fn quickest(&self) -> ComputeType {
         self.quickest_with(has_quick_bytes(), quickest_of_pairs())
     }
 
     /// The same on a processor that is quick at products of bytes, and with what multiplies bf16.
-    pub fn quickest_with(&self, bytes: bool, pairs: Option<Arithmetic>) -> Arithmetic {
+    pub fn quickest_with(&self, bytes: bool, pairs: Option<ComputeType>) -> ComputeType {
         let (codes, others): (Vec<_>, Vec<_>) =
-            self.matrices().partition(|w| w.takes(Arithmetic::Int8));
-        let weights = |all: Vec<&Panels>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
+            self.matrices().partition(|w| w.takes(ComputeType::Int8));
+        let weights = |all: Vec<&PackedMatrix>| all.iter().map(|w| w.out * w.inp).sum::<usize>();
         if bytes && weights(codes) > weights(others) {
-            Arithmetic::Int8
+            ComputeType::Int8
         } else {
-            pairs.unwrap_or(Arithmetic::F32)
+            pairs.unwrap_or(ComputeType::F32)
         }
     }
 
-    /// How products are computed: not as [`Arithmetic::F32`] where those of any matrix are not.
-    pub fn arithmetic(&self) -> Arithmetic {
-        let all = self.matrices().map(Panels::arithmetic);
+    /// How products are computed: not as [`ComputeType::F32`] where those of any matrix are not.
+    pub fn compute_type(&self) -> ComputeType {
+        let all = self.matrices().map(PackedMatrix::compute_type);
         all.max().unwrap_or_default()
     }
 
-    pub fn matrices(&self) -> impl Iterator<Item = &Panels> {
+    pub fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
         let layers = self.layers.iter();
         let matrices = layers.flat_map(|l| {
             let attention = [&l.qkv.w, &l.o.w];

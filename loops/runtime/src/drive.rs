@@ -7,12 +7,12 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::{Board, Clock, Event, Hands, Inbox, Room, RoomState, Shutdown};
+use crate::{Clock, Effects, Event, Inbox, LoopPhase, LoopState, Shutdown, StatusRegistry};
 
-/// How a room is driven.
+/// How a loop is driven.
 #[derive(Clone)]
 pub struct DriveConfig {
-    /// The room's name on the board.
+    /// The loop's name in the status registry.
     pub name: &'static str,
     /// How often it looks for work that no message announced.
     pub tick: Duration,
@@ -22,8 +22,8 @@ pub struct DriveConfig {
     pub drain_deadline: Duration,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The board.
-    pub board: Board,
+    /// The status registry.
+    pub registry: StatusRegistry,
 }
 
 /// How a drive ended.
@@ -35,20 +35,20 @@ pub enum Ended {
     Deadline,
 }
 
-/// Runs a room until shutdown, then drains it. The inbox is read only while there is room for
-/// effects, so a slow hand makes its queue fill up and never its memory.
+/// Runs a loop until shutdown, then drains it. The inbox is read only while there is room for
+/// effects, so a slow effect makes its queue fill up and never its memory.
 pub async fn drive<R, H>(
-    mut room: R,
-    hands: H,
+    mut state: R,
+    effects: H,
     inbox: Inbox<R::Input>,
     (shutdown, config): (Shutdown, DriveConfig),
 ) -> Ended
 where
-    R: Room,
-    H: Hands<R>,
+    R: LoopState,
+    H: Effects<R>,
 {
-    let switch = config.board.enter(config.name);
-    let mut effects = FuturesUnordered::new();
+    let switch = config.registry.enter(config.name);
+    let mut running = FuturesUnordered::new();
     let mut waiting = std::collections::VecDeque::new();
     let mut ticks = interval(config.tick);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -58,32 +58,32 @@ where
     let mut next = Some(Event::Started);
     loop {
         if let Some(event) = next.take() {
-            waiting.extend(room.step(config.clock.now_ms(), event));
-            let state = if draining.is_some() {
-                RoomState::Draining
+            waiting.extend(state.step(config.clock.now_ms(), event));
+            let phase = if draining.is_some() {
+                LoopPhase::Draining
             } else {
-                RoomState::Running
+                LoopPhase::Running
             };
             write_status(
-                (&config, state),
-                &room,
+                (&config, phase),
+                &state,
                 &inbox,
-                effects.len() + waiting.len(),
+                running.len() + waiting.len(),
             );
         }
-        while effects.len() < config.effects_in_flight_max.max(1) {
+        while running.len() < config.effects_in_flight_max.max(1) {
             let Some(effect) = waiting.pop_front() else {
                 break;
             };
-            let (hands, switch) = (hands.clone(), switch.clone());
-            effects.push(async move {
+            let (effects, switch) = (effects.clone(), switch.clone());
+            running.push(async move {
                 switch.free().await;
-                let report = hands.perform(effect).await;
+                let report = effects.perform(effect).await;
                 switch.free().await;
                 report
             });
         }
-        let at_rest = effects.is_empty() && waiting.is_empty() && room.is_idle();
+        let at_rest = running.is_empty() && waiting.is_empty() && state.is_idle();
         if draining.is_some() && at_rest && inbox.stats().depth == 0 {
             return Ended::Drained;
         }
@@ -91,8 +91,8 @@ where
         let paused = draining.is_none() && switch.is_paused();
         if paused {
             config
-                .board
-                .update(config.name, |s| s.state = RoomState::Paused);
+                .registry
+                .update(config.name, |s| s.state = LoopPhase::Paused);
         }
         next = tokio::select! {
             biased;
@@ -101,7 +101,7 @@ where
                 draining = Some(Instant::now() + config.drain_deadline);
                 Some(Event::Draining)
             }
-            Some(report) = effects.next(), if !effects.is_empty() => Some(Event::Reported(report)),
+            Some(report) = running.next(), if !running.is_empty() => Some(Event::Reported(report)),
             () = switch.until(!paused), if draining.is_none() => None,
             value = inbox.recv(), if waiting.is_empty() && !paused && !closed => {
                 closed = value.is_none();
@@ -112,22 +112,22 @@ where
     }
 }
 
-fn write_status<R: Room>(
-    (config, state): (&DriveConfig, RoomState),
-    room: &R,
+fn write_status<R: LoopState>(
+    (config, phase): (&DriveConfig, LoopPhase),
+    state: &R,
     inbox: &Inbox<R::Input>,
     in_flight: usize,
 ) {
     let stats = inbox.stats();
-    config.board.update(config.name, |s| {
-        s.state = state;
+    config.registry.update(config.name, |s| {
+        s.state = phase;
         s.steps += 1;
         s.last_step_ms = config.clock.now_ms();
         s.effects_in_flight = in_flight;
         s.queue_depth = stats.depth;
         s.queue_limit = stats.limit;
         s.queue_dropped = stats.dropped;
-        s.numbers = room.observe().into_iter().collect();
+        s.numbers = state.observe().into_iter().collect();
     });
 }
 

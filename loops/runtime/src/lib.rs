@@ -1,27 +1,27 @@
-//! How a room runs: the one loop, its links, its clock, its end.
+//! How a loop runs: the one loop, its links, its clock, its end.
 //!
-//! A room is a pure `step(now, event) -> effects`; [`drive`] is the only select loop and
-//! [`Hands`] the only IO. Links are [`Queue`](queue) (bounded, with a named overflow rule) and
-//! [`Latest`] (only the newest value matters). This crate never knows what a room does.
+//! A loop is a pure `step(now, event) -> effects`; [`drive`] is the only select loop and
+//! [`Effects`] the only IO. Links are [`Queue`](queue) (bounded, with a named overflow rule) and
+//! [`Latest`] (only the newest value matters). This crate never knows what a loop does.
 
 mod clock;
 mod drive;
 mod latest;
 mod queue;
-mod room;
 mod shutdown;
 mod status;
 mod supervise;
+mod traits;
 
 pub use clock::{Clock, Ids, ManualClock, SeededIds, SystemClock, SystemIds};
 pub use drive::{DriveConfig, Ended, drive};
 pub use latest::{Latest, LatestReader};
 pub use queue::{Inbox, Outbox, Overflow, QueueStats, queue};
-pub use room::{Event, Hands, Room};
 pub use shutdown::{Shutdown, ShutdownTrigger};
-pub use status::{Board, RoomState, RoomStatus, Switch};
+pub use status::{LoopPhase, LoopStatus, StatusRegistry, Switch};
 pub use supervise::{Backoff, supervise};
+pub use traits::{Effects, Event, LoopState};
 
 /// A hint that there may be work; carries nothing, because the ledger is the truth.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wake;
+pub struct Notification;

@@ -144,7 +144,7 @@ impl<T> Inbox<T> {
     }
 }
 
-/// A second receiving end. A restarted room takes over its predecessor's queue this way.
+/// A second receiving end. A restarted loop takes over its predecessor's queue this way.
 impl<T> Clone for Inbox<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())

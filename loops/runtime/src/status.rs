@@ -1,4 +1,4 @@
-//! What every room is doing, for people, probes and tests.
+//! What every loop is doing, for people, probes and tests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
-/// A room's condition.
+/// A loop's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RoomState {
+pub enum LoopPhase {
     /// Not begun yet.
     Starting,
     /// At work.
@@ -24,11 +24,11 @@ pub enum RoomState {
     Stopped,
 }
 
-/// A room's entry on the board.
+/// A loop's entry in the status registry.
 #[derive(Clone, Debug, Serialize)]
-pub struct RoomStatus {
+pub struct LoopStatus {
     /// Its condition.
-    pub state: RoomState,
+    pub state: LoopPhase,
     /// Steps taken since the process began.
     pub steps: u64,
     /// When the last step was taken.
@@ -45,14 +45,14 @@ pub struct RoomStatus {
     pub restarts: u64,
     /// What its last failure said.
     pub last_error: Option<String>,
-    /// The room's own numbers.
+    /// The loop's own numbers.
     pub numbers: BTreeMap<&'static str, f64>,
 }
 
-impl RoomStatus {
+impl LoopStatus {
     fn new() -> Self {
         Self {
-            state: RoomState::Starting,
+            state: LoopPhase::Starting,
             steps: 0,
             last_step_ms: 0,
             effects_in_flight: 0,
@@ -66,7 +66,7 @@ impl RoomStatus {
     }
 }
 
-/// Pauses and resumes a room from outside.
+/// Pauses and resumes a loop from outside.
 #[derive(Clone, Debug)]
 pub struct Switch {
     paused: watch::Sender<bool>,
@@ -98,19 +98,19 @@ impl Switch {
         let _there = receiver.wait_for(|now| *now == paused).await.is_ok();
     }
 
-    /// Holds the room's hands (true) or lets them go (false): while they are held, nothing that
-    /// the room wants done comes to an end, as with a disk or a machine that does not answer.
-    /// For tests and measurements of what a room that hangs does to the others.
+    /// Holds the loop's effects (true) or lets them go (false): while they are held, nothing that
+    /// the loop wants done comes to an end, as with a disk or a machine that does not answer.
+    /// For tests and measurements of what a loop that hangs does to the others.
     pub fn hold(&self, held: bool) {
         self.held.send_replace(held);
     }
 
-    /// Whether the hands are held.
+    /// Whether the effects are held.
     pub fn is_held(&self) -> bool {
         *self.held.borrow()
     }
 
-    /// Waits until the hands are free.
+    /// Waits until the effects are free.
     pub async fn free(&self) {
         let mut receiver = self.held.subscribe();
         // The sender lives in `self`, so this cannot fail.
@@ -118,41 +118,41 @@ impl Switch {
     }
 }
 
-type Entries = BTreeMap<&'static str, (RoomStatus, Switch)>;
+type Entries = BTreeMap<&'static str, (LoopStatus, Switch)>;
 
-/// The board all rooms write on.
+/// Registry of the status of every loop.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Entries>>);
+pub struct StatusRegistry(Arc<Mutex<Entries>>);
 
-impl Board {
-    /// An empty board.
+impl StatusRegistry {
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Enters a room; again is the same.
-    pub fn enter(&self, room: &'static str) -> Switch {
+    /// Enters a loop; again is the same.
+    pub fn enter(&self, name: &'static str) -> Switch {
         self.entries()
-            .entry(room)
-            .or_insert_with(|| (RoomStatus::new(), Switch::new()))
+            .entry(name)
+            .or_insert_with(|| (LoopStatus::new(), Switch::new()))
             .1
             .clone()
     }
 
-    /// Changes a room's entry.
-    pub fn update(&self, room: &'static str, change: impl FnOnce(&mut RoomStatus)) {
-        if let Some((status, _)) = self.entries().get_mut(room) {
+    /// Changes a loop's entry.
+    pub fn update(&self, name: &'static str, change: impl FnOnce(&mut LoopStatus)) {
+        if let Some((status, _)) = self.entries().get_mut(name) {
             change(status);
         }
     }
 
-    /// The switch of a room, by name.
-    pub fn switch(&self, room: &str) -> Option<Switch> {
-        self.entries().get(room).map(|(_, switch)| switch.clone())
+    /// The switch of a loop, by name.
+    pub fn switch(&self, name: &str) -> Option<Switch> {
+        self.entries().get(name).map(|(_, switch)| switch.clone())
     }
 
     /// A copy of every entry.
-    pub fn snapshot(&self) -> BTreeMap<&'static str, RoomStatus> {
+    pub fn snapshot(&self) -> BTreeMap<&'static str, LoopStatus> {
         self.entries()
             .iter()
             .map(|(name, (status, _))| (*name, status.clone()))

@@ -1,4 +1,4 @@
-//! Begins a failed room again while the others go on.
+//! Begins a failed loop again while the others go on.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 
-use crate::{Board, RoomState, Shutdown};
+use crate::{LoopPhase, Shutdown, StatusRegistry};
 
 /// Pauses between restarts: doubling from `first` to `most`, back to `first` after a run of `good`.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +20,9 @@ pub struct Backoff {
 }
 
 /// Runs `make()` until it ends well or shutdown begins. A panic or an error is written on the
-/// board, counted, and answered by a new run after a pause.
+/// status registry, counted, and answered by a new run after a pause.
 pub async fn supervise<F, Fut>(
-    (name, board): (&'static str, Board),
+    (name, registry): (&'static str, StatusRegistry),
     backoff: Backoff,
     shutdown: Shutdown,
     mut make: F,
@@ -30,7 +30,7 @@ pub async fn supervise<F, Fut>(
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<(), String>>,
 {
-    board.enter(name);
+    registry.enter(name);
     let mut pause = backoff.first;
     loop {
         let began = tokio::time::Instant::now();
@@ -40,20 +40,20 @@ pub async fn supervise<F, Fut>(
             Err(panic) => format!("panicked: {}", panic_text(panic.as_ref())),
         };
         if shutdown.is_pulled() {
-            tracing::warn!(room = name, error, "failed while stopping");
+            tracing::warn!(loop_name = name, error, "failed while stopping");
             break;
         }
         if began.elapsed() >= backoff.good {
             pause = backoff.first;
         }
         tracing::error!(
-            room = name,
+            loop_name = name,
             error,
             pause_ms = pause.as_millis() as u64,
             "restarting"
         );
-        board.update(name, |s| {
-            s.state = RoomState::Restarting;
+        registry.update(name, |s| {
+            s.state = LoopPhase::Restarting;
             s.restarts += 1;
             s.last_error = Some(error);
         });
@@ -63,7 +63,7 @@ pub async fn supervise<F, Fut>(
         }
         pause = (pause * 2).min(backoff.most);
     }
-    board.update(name, |s| s.state = RoomState::Stopped);
+    registry.update(name, |s| s.state = LoopPhase::Stopped);
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
@@ -83,25 +83,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_and_panics_are_answered_by_a_new_run() {
-        let (board, trigger, runs) = (Board::new(), ShutdownTrigger::new(), AtomicU32::new(0));
+        let (registry, trigger, runs) = (
+            StatusRegistry::new(),
+            ShutdownTrigger::new(),
+            AtomicU32::new(0),
+        );
         let backoff = Backoff {
             first: Duration::from_millis(10),
             most: Duration::from_millis(40),
             good: Duration::from_secs(60),
         };
-        supervise(("room", board.clone()), backoff, trigger.signal(), || {
-            let run = runs.fetch_add(1, Ordering::Relaxed);
-            async move {
-                match run {
-                    0 => Err("broken".to_owned()),
-                    1 => panic!("boom"),
-                    _ => Ok(()),
+        supervise(
+            ("loop", registry.clone()),
+            backoff,
+            trigger.signal(),
+            || {
+                let run = runs.fetch_add(1, Ordering::Relaxed);
+                async move {
+                    match run {
+                        0 => Err("broken".to_owned()),
+                        1 => panic!("boom"),
+                        _ => Ok(()),
+                    }
                 }
-            }
-        })
+            },
+        )
         .await;
-        let status = board.snapshot()["room"].clone();
-        assert_eq!((status.restarts, status.state), (2, RoomState::Stopped));
+        let status = registry.snapshot()["loop"].clone();
+        assert_eq!((status.restarts, status.state), (2, LoopPhase::Stopped));
         assert_eq!(status.last_error.as_deref(), Some("panicked: boom"));
     }
 }

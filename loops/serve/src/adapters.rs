@@ -1,8 +1,8 @@
 //! Which adapters are in memory, and which version a new request gets. Plain bookkeeping: it says
 //! what is to be loaded, and somebody else loads it.
 
+mod cache;
 mod exact;
-mod shelf;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 use hone_domain::{Digest, Policies, Policy, PolicyVersion, Scope};
 use hone_nn::Adapter;
 
+use self::cache::AdapterCache;
 use self::exact::{Exact, ExactState, Failed};
-use self::shelf::Shelf;
 use crate::reaper::Reaper;
 
 /// Most exact versions in memory; the longest unused without a request goes first.
@@ -147,7 +147,7 @@ pub(crate) struct AdapterTable {
     order: BTreeMap<u64, Scope>,
     exact: HashMap<Policy, Exact>,
     /// What of both is in memory.
-    shelf: Shelf,
+    cache: AdapterCache,
     /// Versions that serve nobody new any more, also where one is being loaded.
     withdrawn: HashMap<Scope, BTreeSet<PolicyVersion>>,
     limits: TableLimits,
@@ -168,7 +168,7 @@ impl AdapterTable {
             known: HashMap::new(),
             order: BTreeMap::new(),
             exact: HashMap::new(),
-            shelf: Shelf::default(),
+            cache: AdapterCache::default(),
             withdrawn: HashMap::new(),
             limits,
             uses: 0,
@@ -219,7 +219,7 @@ impl AdapterTable {
         let before = std::mem::replace(&mut known.used, self.uses);
         let scope = self.order.remove(&before)?;
         self.order.insert(self.uses, scope);
-        self.shelf.lend(before, self.uses);
+        self.cache.pin(before, self.uses);
         Some(known)
     }
 
@@ -242,7 +242,7 @@ impl AdapterTable {
         let before = std::mem::replace(&mut exact.used, self.uses);
         let pick = match &exact.state {
             ExactState::Loaded(loaded) => {
-                self.shelf.lend(before, self.uses);
+                self.cache.pin(before, self.uses);
                 Pick::Ready(Pinned(Some(loaded.clone())))
             }
             ExactState::Failed(failed) if failed.rests(now_ms) => {
@@ -266,7 +266,7 @@ impl AdapterTable {
             (Some(exact), Ok(Some(loaded))) => {
                 exact.state = ExactState::Loaded(loaded.clone());
                 let which = Wanted::Exact(policy.clone());
-                self.shelf.put(exact.used, which, loaded);
+                self.cache.put(exact.used, which, loaded);
             }
             (Some(exact), Err(error)) => {
                 exact.state = ExactState::Failed(Failed {
@@ -284,7 +284,7 @@ impl AdapterTable {
     pub(crate) fn exact(&mut self, policy: &Policy) -> Option<Pinned> {
         let exact = self.exact.get(policy)?;
         let loaded = exact.loaded().cloned()?;
-        self.shelf.lend(exact.used, exact.used);
+        self.cache.pin(exact.used, exact.used);
         Some(Pinned(Some(loaded)))
     }
 
@@ -296,7 +296,7 @@ impl AdapterTable {
             // A trial may have moved it aside since it was loaded.
             Wanted::Newest(scope) => self.take_those(scope, |_, of| of == digest),
         };
-        gone.iter().for_each(|loaded| self.shelf.retire(loaded));
+        gone.iter().for_each(|loaded| self.cache.retire(loaded));
         !gone.is_empty()
     }
 
@@ -320,7 +320,7 @@ impl AdapterTable {
         // Nobody waits for those that are being loaded.
         self.exact
             .retain(|policy, _| policy.scope != *scope || !all.contains(&policy.version));
-        gone.iter().for_each(|loaded| self.shelf.retire(loaded));
+        gone.iter().for_each(|loaded| self.cache.retire(loaded));
         gone.iter().map(|loaded| loaded.digest).collect()
     }
 
@@ -341,7 +341,7 @@ impl AdapterTable {
         let serving = known.and_then(|known| {
             let is_it = |p: &mut Pinned| p.0.as_ref().is_some_and(|l| is_it(l.version, l.digest));
             let taken = known.serving.take_if(is_it)?;
-            self.shelf.take(known.used);
+            self.cache.take(known.used);
             taken.0
         });
         let is_it = |policy: &Policy, exact: &mut Exact| {
@@ -349,7 +349,7 @@ impl AdapterTable {
             is_it && exact.loaded().is_some()
         };
         let exact: Vec<Exact> = self.exact.extract_if(is_it).map(|(_, e)| e).collect();
-        exact.iter().for_each(|exact| self.shelf.take(exact.used));
+        exact.iter().for_each(|exact| self.cache.take(exact.used));
         let exact = exact.into_iter().filter_map(Exact::into_loaded);
         serving.into_iter().chain(exact).collect()
     }
@@ -379,7 +379,7 @@ impl AdapterTable {
     /// The same, for a request that picked before and has not begun.
     pub(crate) fn hand_out(&mut self, scope: &Scope) -> Option<Pinned> {
         let known = self.known.get(scope)?;
-        self.shelf.lend(known.used, known.used);
+        self.cache.pin(known.used, known.used);
         known.serving.clone()
     }
 
@@ -405,7 +405,8 @@ impl AdapterTable {
         &mut self,
         scope: &Scope,
         result: &LoadResult,
-        (proven, now_ms): (Option<&Policy>, i64),
+        proven: Option<&Policy>,
+        now_ms: i64,
     ) -> Changed {
         let Some(known) = self.known.get_mut(scope) else {
             return Changed::default();
@@ -439,10 +440,10 @@ impl AdapterTable {
                 if newer {
                     let old = known.serving.replace(new);
                     changed.swapped = old.is_some();
-                    self.shelf.take(known.used);
+                    self.cache.take(known.used);
                     if let Some(loaded) = loaded {
                         let which = Wanted::Newest(scope.clone());
-                        self.shelf.put(known.used, which, loaded);
+                        self.cache.put(known.used, which, loaded);
                     }
                     if let Some(old) = old.and_then(|pinned| pinned.0) {
                         self.displace(old, proven);
@@ -463,15 +464,15 @@ impl AdapterTable {
             let before = std::mem::replace(&mut exact.used, self.uses);
             if exact.loaded().is_none() {
                 let which = Wanted::Exact(policy.clone());
-                self.shelf.put(exact.used, which, &old);
+                self.cache.put(exact.used, which, &old);
                 exact.state = ExactState::Loaded(old);
                 // It goes before the newest does.
                 self.touch(&policy.scope);
                 return;
             }
-            self.shelf.lend(before, self.uses);
+            self.cache.pin(before, self.uses);
         }
-        self.shelf.retire(&old);
+        self.cache.retire(&old);
     }
 
     /// The trial that `policy` was kept for is over.
@@ -479,14 +480,14 @@ impl AdapterTable {
         let is_loaded = self.exact.get(policy).is_some_and(|e| e.loaded().is_some());
         let gone = is_loaded.then(|| self.take_exact(policy)).flatten();
         if let Some(gone) = gone {
-            self.shelf.retire(&gone);
+            self.cache.retire(&gone);
         }
         self.drop_retired();
     }
 
     /// Adapters that are loaded and about to serve: they count as well.
     pub(crate) fn expect(&mut self, coming: (usize, u64)) {
-        self.shelf.coming = coming;
+        self.cache.coming = coming;
         self.drop_unused();
     }
 
@@ -504,11 +505,11 @@ impl AdapterTable {
         }
         let is_exact = |which: &Wanted| matches!(which, Wanted::Exact(_));
         while self.exact.len() > EXACT_MAX
-            && let Some(which) = self.shelf.oldest_unused(is_exact)
+            && let Some(which) = self.cache.oldest_unused(is_exact)
         {
             self.take(&which);
         }
-        while self.shelf.resident().1 + loading > self.limits.bytes_max && self.drop_oldest() {}
+        while self.cache.resident().1 + loading > self.limits.bytes_max && self.drop_oldest() {}
     }
 
     /// Drops the longest unused adapter without a request, one that a newer one is on its way for last;
@@ -519,8 +520,8 @@ impl AdapterTable {
             Wanted::Newest(scope) => known.get(scope).is_some_and(|known| !known.loading),
             Wanted::Exact(_) => true,
         };
-        let oldest = self.shelf.oldest_unused(goes);
-        let oldest = oldest.or_else(|| self.shelf.oldest_unused(|_| true));
+        let oldest = self.cache.oldest_unused(goes);
+        let oldest = oldest.or_else(|| self.cache.oldest_unused(|_| true));
         oldest.is_some_and(|oldest| self.take(&oldest).is_some())
     }
 
@@ -537,7 +538,7 @@ impl AdapterTable {
     fn take_serving(&mut self, scope: &Scope) -> Option<Arc<Loaded>> {
         let known = self.known.get_mut(scope)?;
         let serving = known.serving.take();
-        self.shelf.take(known.used);
+        self.cache.take(known.used);
         if !known.loading {
             self.order.remove(&known.used);
             self.known.remove(scope);
@@ -547,26 +548,26 @@ impl AdapterTable {
 
     fn take_exact(&mut self, policy: &Policy) -> Option<Arc<Loaded>> {
         let exact = self.exact.remove(policy)?;
-        self.shelf.take(exact.used);
+        self.cache.take(exact.used);
         exact.into_loaded()
     }
 
     /// The longest unused of the adapters that requests use serves nobody new from now on, so that it
     /// goes when they end; unless so many bytes fit anyway once those end whose adapters went so before.
     pub(crate) fn give_way(&mut self, wanted: u64) {
-        let coming = self.shelf.coming.1;
-        let (used, oldest) = self.shelf.used();
+        let coming = self.cache.coming.1;
+        let (used, oldest) = self.cache.used();
         if used + coming + wanted <= self.limits.bytes_max {
             return;
         }
         if let Some(loaded) = oldest.and_then(|which| self.take(&which)) {
-            self.shelf.retire(&loaded);
+            self.cache.retire(&loaded);
         }
     }
 
     /// Bytes in memory that cannot be dropped now, and those of the largest adapter.
-    pub(crate) fn held(&mut self) -> (u64, u64) {
-        self.shelf.held()
+    pub(crate) fn pinned_bytes(&mut self) -> (u64, u64) {
+        self.cache.pinned_bytes()
     }
 
     /// Keeps to the number of scopes: the longest unused that nobody waits for goes.
@@ -579,7 +580,7 @@ impl AdapterTable {
                 return;
             };
             if let Some(loaded) = self.take_serving(&oldest) {
-                self.shelf.retire(&loaded);
+                self.cache.retire(&loaded);
             }
         }
         self.drop_retired();
@@ -587,17 +588,17 @@ impl AdapterTable {
 
     /// Forgets older versions that no request uses any more.
     pub(crate) fn drop_retired(&mut self) {
-        self.shelf.drop_retired();
+        self.cache.drop_retired();
     }
 
     /// Whether older versions may still be in use.
     pub(crate) fn has_retired(&self) -> bool {
-        self.shelf.has_retired()
+        self.cache.has_retired()
     }
 
     /// Adapters in memory and their bytes.
     pub(crate) fn resident(&self) -> (usize, u64) {
-        self.shelf.resident()
+        self.cache.resident()
     }
 }
 

@@ -3,7 +3,7 @@
 use hone_nn::BLOCK_TOKENS;
 use serde::{Deserialize, Serialize};
 
-/// Settings of the serve room. Defaults live in `configs/default.toml` alone.
+/// Settings of the serve loop. Defaults live in `configs/default.toml` alone.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -51,7 +51,7 @@ pub struct Config {
     /// How often every adapter in memory is proven to be what was published, in milliseconds; 0
     /// proves it when it is loaded only.
     pub prove_interval_ms: u64,
-    /// Steps that panic in a row after which the engine gives up and says so on the board.
+    /// Steps that panic in a row after which the engine gives up and says so in the status registry.
     pub panics_in_row_max: u32,
 }
 

@@ -14,7 +14,7 @@ use hone_domain::{
 use hone_kernels::Executor;
 use hone_nn::{DeviceError, DeviceModel};
 use hone_nn::{Model, Runner, embed, fingerprint, states};
-use hone_runtime::{Board, Clock, LatestReader, RoomState};
+use hone_runtime::{Clock, LatestReader, LoopPhase, StatusRegistry};
 use hone_text::grammar::Constraint;
 use hone_text::tokenizer::Tokenizer;
 
@@ -30,8 +30,8 @@ use crate::sequence::{SCORED_MAX, Sequence, Setup};
 use crate::stats::{Counters, EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
 
-/// The room's name on the board.
-pub(crate) const ROOM: &str = "serve";
+/// The loop's name in the status registry.
+pub(crate) const NAME: &str = "serve";
 /// Stack of the engine thread.
 const STACK_BYTES: usize = 16 << 20;
 
@@ -56,7 +56,7 @@ pub struct ServeCtx {
     /// Limits.
     pub config: Config,
     /// Where its condition is shown.
-    pub board: Board,
+    pub registry: StatusRegistry,
 }
 
 /// What reaches the engine thread.
@@ -211,7 +211,7 @@ impl Engine {
             policies: ctx.policies,
             clock: ctx.clock,
             config: ctx.config,
-            board: ctx.board,
+            registry: ctx.registry,
             blocks_each,
             inbox,
             jobs,
@@ -420,12 +420,12 @@ impl Drop for Engine {
 
 /// The engine thread. Steps catch their own panics; one from elsewhere ends the engine, visibly.
 fn run_guarded(ctx: CoreCtx) {
-    let (shared, board) = (Arc::clone(&ctx.shared), ctx.board.clone());
+    let (shared, registry) = (Arc::clone(&ctx.shared), ctx.registry.clone());
     if catch_unwind(AssertUnwindSafe(|| Core::new(ctx).run())).is_err() {
         shared.set_life(Life::Failed);
         tracing::error!("the engine thread panicked outside a step and is gone");
-        board.update(ROOM, |s| {
-            s.state = RoomState::Stopped;
+        registry.update(NAME, |s| {
+            s.state = LoopPhase::Stopped;
             s.last_error = Some("the engine thread panicked outside a step".to_owned());
         });
     }

@@ -76,7 +76,7 @@ impl KvRoom {
         };
         let own = model.config.max_positions;
         let max_positions = own.min(fitting);
-        if let Some(why) = cut((own, max_positions), (whole, wanted)) {
+        if let Some(why) = cut(own, max_positions, whole, wanted) {
             tracing::warn!("{why}");
         }
         Ok(Self {
@@ -119,7 +119,7 @@ fn blocks_each(model: &hone_checkpoint::ModelConfig, config: &Config) -> usize {
 }
 
 /// What to say where less than the model's own context is served, and what raises it.
-fn cut((own, served): (usize, usize), (whole, wanted): (u64, u64)) -> Option<String> {
+fn cut(own: usize, served: usize, whole: u64, wanted: u64) -> Option<String> {
     let remedy = match wanted < whole {
         true => format!("set serve.kv_cache_bytes_max to that to serve it (it is {wanted} now)"),
         false => "the device has no memory for that".to_owned(),
@@ -148,7 +148,7 @@ mod tests {
             (40_960, 128_000, None),
         ];
         for (served, wanted, remedy) in rows {
-            let told = cut((40_960, served), (128_000, wanted));
+            let told = cut(40_960, served, 128_000, wanted);
             assert_eq!(told.is_some(), remedy.is_some(), "{told:?}");
             for part in remedy.into_iter().chain(remedy.and(Some("takes 40960"))) {
                 assert!(told.as_ref().is_some_and(|t| t.contains(part)), "{told:?}");

@@ -69,7 +69,7 @@ pub(crate) fn spawn(ctx: LoaderCtx, jobs: Receiver<Wanted>) -> io::Result<JoinHa
                 Ok(runtime) => {
                     // Whoever starts it waits for this.
                     let _ = built.send(Ok(()));
-                    runtime.block_on(run(ctx, news, (jobs, readers), loaded));
+                    runtime.block_on(run(ctx, news, jobs, readers, loaded));
                 }
                 Err(error) => drop(built.send(Err(error))),
             }
@@ -149,7 +149,8 @@ impl News {
 async fn run(
     ctx: LoaderCtx,
     mut news: News,
-    (mut jobs, readers): (Receiver<Wanted>, Sender<Wanted>),
+    mut jobs: Receiver<Wanted>,
+    readers: Sender<Wanted>,
     mut loaded: Receiver<(Wanted, Weak<Loaded>)>,
 ) {
     let mut published = true;

@@ -11,10 +11,10 @@ const PATIENCE_MS: i64 = 2_000;
 
 /// What the next load has to fit into.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct LoadBudget {
     pub(crate) bytes_max: u64,
     /// Bytes in memory that cannot be dropped now.
-    pub(crate) held: u64,
+    pub(crate) pinned: u64,
     /// The largest adapter in memory, which a load is taken to be like; 0 where there is none.
     pub(crate) largest: u64,
     /// Most loads at once: what is larger than all before is seen when the first of it is there.
@@ -96,19 +96,19 @@ impl Loads {
 
     /// The next one, which begins now; none while there is no room for it. One that nothing stands
     /// beside always begins, however large it is.
-    pub(crate) fn next(&mut self, room: &Room) -> Option<Wanted> {
-        let coming = self.coming(room.largest).saturating_add(room.largest);
+    pub(crate) fn next(&mut self, budget: &LoadBudget) -> Option<Wanted> {
+        let coming = self.coming(budget.largest).saturating_add(budget.largest);
         // As long as no size is known, one tells that of the others.
-        let known = room.largest > 0 || self.under_way == 0;
+        let known = budget.largest > 0 || self.under_way == 0;
         let fits = known
-            && self.under_way < room.parallel
-            && room.held.saturating_add(coming) <= room.bytes_max;
-        let alone = room.held == 0 && self.under_way == 0;
+            && self.under_way < budget.parallel
+            && budget.pinned.saturating_add(coming) <= budget.bytes_max;
+        let alone = budget.pinned == 0 && self.under_way == 0;
         if !(fits || alone) {
             return None;
         }
         let wanted = self.pop()?;
-        self.since_ms = room.now_ms;
+        self.since_ms = budget.now_ms;
         self.under_way += 1;
         Some(wanted)
     }
@@ -130,9 +130,9 @@ mod tests {
 
     use super::*;
 
-    const ROOM: Room = Room {
+    const BUDGET: LoadBudget = LoadBudget {
         bytes_max: 100,
-        held: 0,
+        pinned: 0,
         largest: 0,
         parallel: 3,
         now_ms: 0,
@@ -149,8 +149,8 @@ mod tests {
     }
 
     /// How many begin at once.
-    fn begun(loads: &mut Loads, room: Room) -> usize {
-        std::iter::from_fn(|| loads.next(&room)).count()
+    fn begun(loads: &mut Loads, budget: LoadBudget) -> usize {
+        std::iter::from_fn(|| loads.next(&budget)).count()
     }
 
     #[test]
@@ -168,14 +168,14 @@ mod tests {
             (0, 0, 1),
             (101, 0, 0),
         ];
-        for (held, largest, wanted) in rows {
+        for (pinned, largest, wanted) in rows {
             let mut loads = line(&["a", "b", "c", "d"]);
-            let room = Room {
-                held,
+            let budget = LoadBudget {
+                pinned,
                 largest,
-                ..ROOM
+                ..BUDGET
             };
-            assert_eq!(begun(&mut loads, room), wanted, "{held} {largest}");
+            assert_eq!(begun(&mut loads, budget), wanted, "{pinned} {largest}");
         }
     }
 
@@ -188,12 +188,12 @@ mod tests {
         loads.push(of("few", 1), 0);
         loads.push(of("gone", 0), 0);
         assert!(loads.remove(&of("gone", 0)) && !loads.remove(&of("gone", 1)));
-        let room = Room {
+        let budget = LoadBudget {
             parallel: 1,
-            ..ROOM
+            ..BUDGET
         };
         let mut begin = || {
-            let next = loads.next(&room);
+            let next = loads.next(&budget);
             loads.ended();
             next
         };
@@ -210,7 +210,7 @@ mod tests {
         loads.push(many(1), 0);
         let again = [many(0), of("few", 0), many(1)];
         let begun = std::iter::repeat_with(|| {
-            let next = loads.next(&room);
+            let next = loads.next(&budget);
             loads.ended();
             next
         });
@@ -220,36 +220,36 @@ mod tests {
     #[test]
     fn one_under_way_takes_its_room_until_it_ends() {
         let mut loads = line(&["a", "b", "c"]);
-        let room = Room {
+        let budget = LoadBudget {
             largest: 60,
-            ..ROOM
+            ..BUDGET
         };
-        assert_eq!(loads.next(&room), Some(named("a")));
-        assert_eq!(loads.next(&room), None);
+        assert_eq!(loads.next(&budget), Some(named("a")));
+        assert_eq!(loads.next(&budget), None);
         assert!(loads.remove(&named("b")) && !loads.remove(&named("b")));
         loads.ended();
-        assert_eq!(loads.next(&room), Some(named("c")));
+        assert_eq!(loads.next(&budget), Some(named("c")));
         assert!(loads.is_empty());
     }
 
     #[test]
     fn what_nothing_stands_beside_begins_however_large_it_is() {
-        let large = Room {
+        let large = LoadBudget {
             largest: 200,
-            ..ROOM
+            ..BUDGET
         };
         let mut loads = line(&["a", "b"]);
-        assert_eq!(begun(&mut loads, Room { held: 1, ..large }), 0);
+        assert_eq!(begun(&mut loads, LoadBudget { pinned: 1, ..large }), 0);
         assert_eq!(begun(&mut loads, large), 1);
         assert_eq!(loads.coming(large.largest), 200);
     }
 
     #[test]
     fn a_line_that_stands_still_is_stuck_now_and_then() {
-        let full = Room {
-            held: 100,
+        let full = LoadBudget {
+            pinned: 100,
             largest: 60,
-            ..ROOM
+            ..BUDGET
         };
         let mut loads = line(&["a", "b"]);
         assert_eq!(begun(&mut loads, full), 0);
@@ -259,12 +259,12 @@ mod tests {
         assert!(loads.is_stuck(2 * PATIENCE_MS));
         // What moves is not stuck, and neither is an empty line.
         let now_ms = 3 * PATIENCE_MS;
-        let room = Room {
-            held: 0,
+        let budget = LoadBudget {
+            pinned: 0,
             now_ms,
             ..full
         };
-        assert_eq!(loads.next(&room), Some(named("a")));
+        assert_eq!(loads.next(&budget), Some(named("a")));
         assert!(!loads.is_stuck(now_ms + PATIENCE_MS - 1));
         assert!(loads.remove(&named("b")) && !loads.is_stuck(i64::MAX));
     }

@@ -249,7 +249,7 @@ fn make_all(next: impl Fn() -> Option<Job>, mut before_each: impl FnMut()) {
             before_each();
             let is_begun = matches!(job.took, Took::Beginning(_));
             let next_call = is_begun.then(|| job.constraint.fork());
-            (next_call, make(job.constraint, (job.took, job.goes_on)))
+            (next_call, make(job.constraint, job.took, job.goes_on))
         }));
         let (next_call, mask) = made.unwrap_or_else(|_| {
             tracing::error!("making a mask panicked; its completion fails");
@@ -267,7 +267,8 @@ fn make_all(next: impl Fn() -> Option<Job>, mut before_each: impl FnMut()) {
 
 fn make(
     mut constraint: Constraint,
-    (took, goes_on): (Took, bool),
+    took: Took,
+    goes_on: bool,
 ) -> Result<Option<Mask>, GrammarError> {
     match took {
         Took::Nothing => {}

@@ -144,7 +144,8 @@ impl Warming {
     pub(crate) fn take_row(
         &mut self,
         pool: &mut BlockPool,
-        (tokens, room): (usize, usize),
+        tokens: usize,
+        room: usize,
     ) -> Option<WarmRow> {
         if tokens == 0 {
             return None;

@@ -3,25 +3,25 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Listener, Named, Span, StopReason, StopRules};
+use hone_domain::{Named, OutputParser, Span, StopReason, StopRules};
 
 /// Looks for what ends the text of a completion. Stop strings are looked for outside of calls only.
 #[derive(Debug)]
 pub(crate) struct Ending {
     matcher: StopMatcher,
     /// Where calls matter.
-    calls: Option<Box<Listener>>,
+    calls: Option<Box<OutputParser>>,
 }
 
 impl Ending {
     pub(crate) fn new(rules: &StopRules) -> Self {
-        let listening = rules.listening;
-        let matters = listening.single || !rules.strings.is_empty();
-        let tells = listening.calls.is_some() && matters;
+        let output_format = rules.output_format;
+        let matters = output_format.single || !rules.strings.is_empty();
+        let tells = output_format.calls.is_some() && matters;
         let functions = Arc::new(Named(Arc::clone(&rules.functions)));
         Self {
             matcher: StopMatcher::new(&rules.strings),
-            calls: tells.then(|| Box::new(Listener::among(listening, functions))),
+            calls: tells.then(|| Box::new(OutputParser::among(output_format, functions))),
         }
     }
 
@@ -187,7 +187,7 @@ fn overlap(text: &str, stop: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use hone_domain::{CallStyle, Listening, Reasoning};
+    use hone_domain::{CallStyle, OutputFormat, Reasoning};
     use proptest::prelude::*;
 
     use super::*;
@@ -225,7 +225,7 @@ mod tests {
     fn rules(stops: &[&str], calls: CallStyle, single: bool) -> StopRules {
         StopRules {
             strings: stops.iter().map(|stop| (*stop).to_owned()).collect(),
-            listening: Listening {
+            output_format: OutputFormat {
                 calls: Some(calls),
                 reasoning: Reasoning::Maybe,
                 single,
@@ -246,7 +246,7 @@ mod tests {
     ) {
         for held in [false, true] {
             let mut rules = rules(stops, style, single);
-            rules.listening.held = held;
+            rules.output_format.held = held;
             for size in 1..=text.len() {
                 let got = ended(text, size, &rules);
                 let expected = (told.to_owned(), why);

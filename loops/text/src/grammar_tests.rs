@@ -86,7 +86,7 @@ fn whatever_is_drawn_is_inside_the_grammar() {
 }
 
 #[test]
-fn grammars_as_the_door_writes_them() {
+fn grammars_as_the_gateway_writes_them() {
     let calls = "start: answer\ncalls: call (\"\\n\" call){0,2}\n\
         call0: \"<tool_call>\\n{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": \" args0 \"}\\n</tool_call>\"\n\
         args0: %json {\"type\": \"object\"}\ncall: call0\nanswer: calls\n";

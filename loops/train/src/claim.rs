@@ -24,7 +24,7 @@ const TRIES_MAX: usize = 4;
 /// own.
 const MEMORY_REPORTS: usize = 8;
 
-/// Claims for the train room.
+/// Claims for the train loop.
 #[derive(Clone)]
 pub(crate) struct Claimer {
     pub(crate) ledger: Arc<dyn Ledger>,

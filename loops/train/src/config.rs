@@ -1,4 +1,4 @@
-//! Every key of the train room.
+//! Every key of the train loop.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::credit::{Baseline, Method};
 pub use crate::guards::{CanaryConfig, GateConfig, PruneConfig, WatchConfig};
 use crate::objective::{DistillForm, KlName, ObjectiveName, Teacher, refused};
 
-/// How the train room works. The defaults are in `configs/default.toml`.
+/// How the train loop works. The defaults are in `configs/default.toml`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -32,7 +32,7 @@ pub struct Config {
     /// How long claimed turns are held, in milliseconds. A step that takes longer may lose them to
     /// another claim, and its candidate is then thrown away.
     pub lease_ms: i64,
-    /// How often the room looks for work that no wake announced, in milliseconds.
+    /// How often the loop looks for work that no notification announced, in milliseconds.
     pub tick_ms: u64,
     /// How long stopping may take, in milliseconds.
     pub drain_deadline_ms: u64,

@@ -1,4 +1,4 @@
-//! The room's numbers, as the board shows them.
+//! The loop's numbers, as the status registry shows them.
 
 use hone_domain::{Millis, Reason};
 
@@ -6,7 +6,7 @@ use crate::job::{Doing, Job};
 use crate::share::ShareTotals;
 use crate::trainer::{Candidate, Parity};
 
-/// Counts since the room began, and the newest readings.
+/// Counts since the loop began, and the newest readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Steps that gave a candidate.

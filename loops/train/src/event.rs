@@ -1,4 +1,4 @@
-//! What the train room wants done, and how it went.
+//! What the train loop wants done, and how it went.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::share::ShareTotals;
 use crate::trainer::{Candidate, Judged, TrainError, TrainJob};
 use crate::watch::{WatchDecision, WatchLook};
 
-/// What the room wants done.
+/// What the loop wants done.
 #[derive(Debug)]
 pub enum Effect {
     /// Read the heads of all scopes and make them visible.
@@ -46,7 +46,7 @@ pub enum Effect {
 pub enum Report {
     /// Heads were read.
     Synced(Result<usize, String>),
-    /// Scopes with ready turns; none while the room is paused.
+    /// Scopes with ready turns; none while the loop is paused.
     Looked(Result<Vec<Ready>, String>),
     /// A claim ended.
     Claimed(Result<Claimed, String>),
@@ -106,7 +106,7 @@ pub struct ClaimedBatch {
     pub held_out: Vec<Judged>,
 }
 
-/// What the room keeps about a scope from step to step; stored in the report of every version and
+/// What the loop keeps about a scope from step to step; stored in the report of every version and
 /// every refusal, so that it outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Memory {

@@ -136,7 +136,7 @@ impl CanaryConfig {
 }
 
 impl PruneConfig {
-    /// Checks ranges; `lease_ms` is the room's.
+    /// Checks ranges; `lease_ms` is the loop's.
     pub(crate) fn validate(&self, lease_ms: i64) -> Result<(), String> {
         let lease_ms = u64::try_from(lease_ms).unwrap_or(0);
         if self.orphan_age_ms <= lease_ms {

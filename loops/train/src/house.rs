@@ -1,4 +1,4 @@
-//! A temporary house for tests: a real ledger, real blobs, a clock to move, and the room in it.
+//! A temporary house for tests: a real ledger, real blobs, a clock to move, and the loop in it.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use hone_domain::{
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Clock, Ids, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, Wake,
-    queue,
+    Clock, Ids, Latest, ManualClock, Notification, Outbox, Overflow, SeededIds, ShutdownTrigger,
+    StatusRegistry, queue,
 };
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -28,16 +28,16 @@ pub(crate) struct House {
     pub(crate) blobs: Arc<FsBlobs>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) policies: Latest<Policies>,
-    pub(crate) board: Board,
+    pub(crate) registry: StatusRegistry,
     ids: Arc<SeededIds>,
     turns: AtomicU64,
 }
 
-/// The room at work.
+/// The loop at work.
 pub(crate) struct Running {
     pub(crate) task: JoinHandle<Result<(), Error>>,
     pub(crate) trigger: ShutdownTrigger,
-    pub(crate) wakes: Outbox<Wake>,
+    pub(crate) notifications: Outbox<Notification>,
 }
 
 impl Running {
@@ -66,7 +66,7 @@ impl House {
             blobs: Arc::new(blobs),
             clock: Arc::new(ManualClock::at(1_000_000)),
             policies: Latest::new(Policies::default()),
-            board: Board::new(),
+            registry: StatusRegistry::new(),
             ids: Arc::new(SeededIds::new(3)),
             turns: AtomicU64::new(0),
         }
@@ -143,18 +143,18 @@ impl House {
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: Config::for_tests(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
     pub(crate) fn start(ctx: Ctx) -> Running {
-        let (wakes, inbox) = queue(4, Overflow::DropOldest);
+        let (notifications, inbox) = queue(4, Overflow::DropOldest);
         let trigger = ShutdownTrigger::new();
         let task = tokio::spawn(run(ctx, inbox, trigger.signal()));
         Running {
             task,
             trigger,
-            wakes,
+            notifications,
         }
     }
 
@@ -169,8 +169,8 @@ impl House {
             self.clock.advance(step_ms);
         }
         panic!(
-            "it did not happen; the board says {:?}",
-            self.board.snapshot()
+            "it did not happen; the registry says {:?}",
+            self.registry.snapshot()
         );
     }
 
@@ -193,9 +193,11 @@ impl House {
     }
 
     pub(crate) fn number(&self, name: &str) -> f64 {
-        let board = self.board.snapshot();
-        // A room that just started has told nothing yet.
-        let told = board.get(NAME).and_then(|room| room.numbers.get(name));
+        let registry = self.registry.snapshot();
+        // A loop that just started has told nothing yet.
+        let told = registry
+            .get(NAME)
+            .and_then(|status| status.numbers.get(name));
         told.copied().unwrap_or(0.0)
     }
 

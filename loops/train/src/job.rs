@@ -43,7 +43,7 @@ pub(crate) enum Doing {
     Release(Millis),
 }
 
-/// One batch on its way through the room.
+/// One batch on its way through the loop.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) scope: Scope,

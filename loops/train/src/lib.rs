@@ -1,7 +1,7 @@
-//! The train room: verdicts → versions.
+//! The train loop: verdicts → versions.
 //!
-//! - **In:** a [`Wake`] when verdicts were recorded; the work itself is claimed from the ledger, on
-//!   wakes and on every tick.
+//! - **In:** a [`Notification`] when verdicts were recorded; the work itself is claimed from the ledger, on
+//!   notifications and on every tick.
 //! - **Out:** policy versions: files in the blob store, a row in the ledger, the news in
 //!   `Latest<Policies>`.
 //! - **Rights:** claims judged transitions, writes adapters and checkpoints, publishes, refuses, and
@@ -10,7 +10,7 @@
 //!   is visible; nothing that is not finite, or that the gate objects to, is ever published; what
 //!   the served adapter sampled is recomputed with the very same log-probs, and where not it is
 //!   counted; computing happens on threads of the lowest priority, so that serving never waits for it.
-//! - **Never:** judges text (words become tokens; answers are only searched for repetitions of them), asks the judge, waits for serve, or opens a path of another room.
+//! - **Never:** judges text (words become tokens; answers are only searched for repetitions of them), asks the judge, waits for serve, or opens a path of another loop.
 //!
 //! A step is claim → filter → credit → pack → train → gate → save → publish, one file each.
 
@@ -19,11 +19,12 @@ mod config;
 mod context_config;
 mod counters;
 mod credit;
+mod ctx;
+mod effects;
 mod event;
 mod filter;
 mod gate;
 mod guards;
-mod hands;
 mod import;
 mod job;
 mod nn_trainer;
@@ -37,6 +38,7 @@ mod publish;
 mod retold;
 mod save;
 mod scopes;
+mod serving;
 mod share;
 mod state;
 mod trainer;
@@ -53,16 +55,13 @@ mod faults;
 #[cfg(test)]
 mod house;
 #[cfg(test)]
-mod room_tests;
+mod loop_tests;
 #[cfg(test)]
 mod testing;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use hone_domain::{Blobs, Policies, Token};
-use hone_ledger::{Ledger, Versions};
-use hone_runtime::{Board, Clock, DriveConfig, Ended, Ids, Inbox, Latest, Shutdown, Wake, drive};
+use hone_runtime::{DriveConfig, Ended, Inbox, Notification, Shutdown, drive};
 
 pub use config::{
     AdapterPrecision, CanaryConfig, Config, ContextConfig, GateConfig, LearnerConfig, PruneConfig,
@@ -72,10 +71,11 @@ pub use counters::Counters;
 pub use credit::{
     Baseline, CreditRule, Credited, Method, RecentMean, Scored, Uses, credit, follow, second_tries,
 };
+pub use ctx::{Ctx, NAME};
+pub use effects::TrainEffects;
 pub use event::{Claimed, ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
-pub use hands::TrainHands;
 pub use import::{Base, Importer};
 pub use nn_trainer::{
     Fact, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
@@ -87,6 +87,7 @@ pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use progress::{Phase, Progress, Stand, UnderWay};
 pub use retold::{FirstTry, Retold};
 pub use save::CHECKPOINT_FILE;
+pub use serving::{Served, Serving};
 pub use share::{Pacer, Reading, ShareLimits, ShareTotals};
 pub use state::Train;
 pub use trainer::{
@@ -96,55 +97,7 @@ pub use watch::{
     Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
 };
 
-/// The room's name on the board.
-pub const NAME: &str = "train";
-
-/// How much is served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Served {
-    /// Whether somebody is served at this moment.
-    pub now: bool,
-    /// Whether somebody's prompt is computed at this moment, for which everybody waits.
-    pub long_step: bool,
-    /// Time in which somebody was, ever, in microseconds.
-    pub total_us: u64,
-}
-
-/// Says how much is served; asked between slices, so it must not wait.
-pub type Serving = Arc<dyn Fn() -> Served + Send + Sync>;
-
-/// What the room is given.
-#[derive(Clone)]
-pub struct Ctx {
-    /// The ledger.
-    pub ledger: Arc<dyn Ledger>,
-    /// Decisions about versions.
-    pub versions: Arc<dyn Versions>,
-    /// Where adapters and checkpoints go.
-    pub blobs: Arc<dyn Blobs>,
-    /// What takes steps.
-    pub trainer: Arc<dyn Trainer>,
-    /// The newest version of every scope, for serve.
-    pub policies: Latest<Policies>,
-    /// How much is served.
-    pub serving: Serving,
-    /// Of the threads that the trainer computes on; the room's own joins them.
-    pub priority: Priority,
-    /// Fixed prompts that every candidate is probed with, as tokens.
-    pub golden: Arc<Vec<Vec<Token>>>,
-    /// Makes batch ids.
-    pub ids: Arc<dyn Ids>,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Where the job under way is shown.
-    pub under_way: Latest<Option<UnderWay>>,
-    /// Its keys.
-    pub config: Config,
-    /// The board.
-    pub board: Board,
-}
-
-/// Why the room ended badly.
+/// Why the loop ended badly.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration is out of range.
@@ -158,15 +111,15 @@ pub enum Error {
     Deadline,
 }
 
-/// Runs the room until shutdown.
+/// Runs the loop until shutdown.
 ///
 /// # Errors
 /// See [`Error`].
-pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(), Error> {
+pub async fn run(ctx: Ctx, inbox: Inbox<Notification>, shutdown: Shutdown) -> Result<(), Error> {
     ctx.config.validate().map_err(Error::Config)?;
-    let (config, clock, board) = (ctx.config.clone(), ctx.clock.clone(), ctx.board.clone());
-    let hands = TrainHands::start(ctx, shutdown.clone())?;
-    let ahead = hands.clone();
+    let (config, clock, registry) = (ctx.config.clone(), ctx.clock.clone(), ctx.registry.clone());
+    let effects = TrainEffects::start(ctx, shutdown.clone())?;
+    let ahead = effects.clone();
     tokio::spawn(async move { ahead.prepare().await });
     let driven = DriveConfig {
         name: NAME,
@@ -174,9 +127,9 @@ pub async fn run(ctx: Ctx, inbox: Inbox<Wake>, shutdown: Shutdown) -> Result<(),
         effects_in_flight_max: 4,
         drain_deadline: Duration::from_millis(config.drain_deadline_ms),
         clock,
-        board,
+        registry,
     };
-    match drive(Train::new(config), hands, inbox, (shutdown, driven)).await {
+    match drive(Train::new(config), effects, inbox, (shutdown, driven)).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::Deadline),
     }

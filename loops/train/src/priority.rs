@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::Serving;
+use crate::serving::Serving;
 
 /// How often one that waits for a pause looks whether it is there.
 const NAP: Duration = Duration::from_micros(300);
@@ -252,7 +252,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::Served;
+    use crate::serving::Served;
 
     /// Policy and niceness of a thread.
     fn seen(thread: system::ThreadId) -> (i32, i32) {

@@ -42,7 +42,7 @@ impl Pruner {
             // Of what came since the names were read nobody knows here whether it has one.
             if *shipping == before {
                 let kept: Vec<&BlobKey> = named.iter().chain(&*shipping).collect();
-                gone.extend(orphans(&*pruner.blobs, (&kept, age_ms))?);
+                gone.extend(orphans(&*pruner.blobs, &kept, age_ms)?);
             }
             // An older version may have been the same candidate.
             gone.retain(|key| {
@@ -111,7 +111,7 @@ impl Pruner {
 }
 
 /// Old folders that nothing names.
-fn orphans(blobs: &dyn Blobs, (named, age_ms): (&[&BlobKey], u64)) -> Result<Vec<BlobKey>, String> {
+fn orphans(blobs: &dyn Blobs, named: &[&BlobKey], age_ms: u64) -> Result<Vec<BlobKey>, String> {
     let kept: HashSet<&str> = named.iter().filter_map(|key| place(key)).collect();
     let mut found = Vec::new();
     for kind in [ADAPTERS, LEARNERS] {

@@ -1,4 +1,4 @@
-//! What the room remembers of each scope between jobs, bounded.
+//! What the loop remembers of each scope between jobs, bounded.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! Sharing the machine: how long training sleeps between two slices, and how urgent it is.
 
-use crate::Urgency;
+use crate::priority::Urgency;
 
 /// What training may take.
 #[derive(Clone, Copy, Debug)]

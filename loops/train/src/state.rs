@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hone_domain::{Millis, PolicyVersion, Reason, Scope};
 use hone_ledger::{Publish, Ready, Refusal, SampleMaterial};
-use hone_runtime::{Event, Room, Wake};
+use hone_runtime::{Event, LoopState, Notification};
 
 use crate::config::Config;
 use crate::counters::Counters;
@@ -23,7 +23,7 @@ use crate::scopes::Scopes;
 use crate::trainer::{Candidate, Lesson, TrainError, TrainJob, Words};
 use crate::watch::{self, WatchLook};
 
-/// The room's state.
+/// The loop's state.
 pub struct Train {
     config: Config,
     scopes: Scopes,
@@ -59,7 +59,7 @@ impl Train {
         }
     }
 
-    /// The room's numbers.
+    /// The loop's numbers.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -533,19 +533,19 @@ fn lesson(method: Method, material: &SampleMaterial) -> Option<Lesson> {
     Lesson::of(method, of, words)
 }
 
-impl Room for Train {
-    type Input = Wake;
+impl LoopState for Train {
+    type Input = Notification;
     type Effect = Effect;
     type Report = Report;
 
-    fn step(&mut self, now_ms: Millis, event: Event<Wake, Report>) -> Vec<Effect> {
+    fn step(&mut self, now_ms: Millis, event: Event<Notification, Report>) -> Vec<Effect> {
         match event {
             Event::Started => {
                 let mut effects = self.sync();
                 effects.extend(self.look());
                 effects
             }
-            Event::Arrived(Wake) => self.look(),
+            Event::Arrived(Notification) => self.look(),
             Event::Ticked => self.ticked(now_ms),
             Event::Reported(report) => self.reported(now_ms, report),
             Event::Draining => self.drain(now_ms),

@@ -1,4 +1,4 @@
-//! What the room does beside jobs: it watches what is served and removes files that nobody needs.
+//! What the loop does beside jobs: it watches what is served and removes files that nobody needs.
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use hone_domain::{BatchId, BlobKey, Digest, Policy};
 use hone_ledger::SampleMaterial;
-use hone_runtime::{Event, Room};
+use hone_runtime::{Event, LoopState};
 use uuid::Uuid;
 
 use super::*;
@@ -30,9 +30,9 @@ fn materials(scores: &[f32]) -> Vec<SampleMaterial> {
     scores.iter().enumerate().map(make).collect()
 }
 
-/// A room past its start, with a hand on its clock.
+/// A loop past its start, with a hand on its clock.
 struct Bench {
-    room: Train,
+    train: Train,
     now: Millis,
     head: u64,
 }
@@ -40,11 +40,11 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let mut bench = Self {
-            room: Train::new(Config::for_tests()),
+            train: Train::new(Config::for_tests()),
             now: 10_000,
             head: 0,
         };
-        let started = bench.room.step(bench.now, Event::Started);
+        let started = bench.train.step(bench.now, Event::Started);
         assert!(matches!(started[..], [Effect::Sync, Effect::Look]));
         bench.report(Report::Synced(Ok(0)));
         assert!(bench.report(Report::Looked(Ok(Vec::new()))).is_empty());
@@ -56,16 +56,16 @@ impl Bench {
     }
 
     fn report(&mut self, report: Report) -> Vec<Effect> {
-        self.room.step(self.now, Event::Reported(report))
+        self.train.step(self.now, Event::Reported(report))
     }
 
-    fn wake(&mut self) -> Vec<Effect> {
-        self.room.step(self.now, Event::Arrived(Wake))
+    fn notify(&mut self) -> Vec<Effect> {
+        self.train.step(self.now, Event::Arrived(Notification))
     }
 
     fn tick(&mut self, after_ms: Millis) -> Vec<Effect> {
         self.now += after_ms;
-        self.room.step(self.now, Event::Ticked)
+        self.train.step(self.now, Event::Ticked)
     }
 
     /// From a look to the scope that is claimed.
@@ -92,9 +92,9 @@ impl Bench {
         }))))
     }
 
-    /// A wake, a look, a claim: the job that is trained.
+    /// A notification, a look, a claim: the job that is trained.
     fn job(&mut self, scores: &[f32]) -> Arc<TrainJob> {
-        assert!(matches!(self.wake()[..], [Effect::Look]));
+        assert!(matches!(self.notify()[..], [Effect::Look]));
         assert!(self.look(vec![ready("a", 8, 0)]).is_some());
         let batch = self.batch(scores, None);
         match self.report(batch).pop() {
@@ -136,7 +136,7 @@ fn a_scope_trains_when_it_has_enough_or_has_waited() {
     ];
     for (found, expected) in rows {
         let mut bench = Bench::new();
-        bench.wake();
+        bench.notify();
         assert_eq!(
             bench.look(vec![found.clone()]).is_some(),
             expected,
@@ -150,7 +150,7 @@ fn explicit_feedback_trains_alone_and_soon() {
     // explicit_wait_ms 100; the clock stands at 10,000.
     for (explicit, expected) in [(Some(9_900), true), (Some(9_901), false), (None, false)] {
         let mut bench = Bench::new();
-        bench.wake();
+        bench.notify();
         let found = Ready {
             oldest_explicit_ms: explicit,
             ..ready("a", 1, 9_900)
@@ -168,9 +168,9 @@ fn lessons_go_along_and_a_method_may_leave_scores_out() {
         (Method::Supervised, [0.0, 0.0], vec!["correction"]),
     ] {
         let mut bench = Bench::new();
-        bench.room.config.method = method;
-        bench.room.config.baseline = Baseline::None;
-        bench.wake();
+        bench.train.config.method = method;
+        bench.train.config.baseline = Baseline::None;
+        bench.notify();
         bench.look(vec![ready("a", 8, 0)]);
         let mut materials = materials(&[1.0, -1.0]);
         materials[0].hint = Some("hint".into());
@@ -231,16 +231,16 @@ fn a_step_goes_from_claim_to_publish_and_reports_what_it_did() {
     assert_eq!(order.report["memory"]["history"]["weight"], 2.0);
     let next = bench.report(Report::Published(PublishOutcome::Published(policy(1))));
     assert!(matches!(next[..], [Effect::Look]));
-    let counters = bench.room.counters();
+    let counters = bench.train.counters();
     assert_eq!((counters.versions, counters.turns_trained), (1, 2));
     assert!(bench.look(vec![]).is_none());
-    assert!(bench.room.is_idle());
+    assert!(bench.train.is_idle());
 }
 
 #[test]
 fn a_published_report_brings_the_scope_back_after_a_restart() {
     let mut bench = Bench::new();
-    bench.wake();
+    bench.notify();
     bench.look(vec![ready("a", 8, 0)]);
     let memory = Memory {
         history: RecentMean {
@@ -262,12 +262,12 @@ fn busy_scopes_do_not_starve_the_others_and_only_one_job_runs() {
     let mut bench = Bench::new();
     let mut served = std::collections::HashMap::new();
     for _ in 0..30 {
-        bench.wake();
+        bench.notify();
         // "a" always has the oldest turns and the most of them.
         let found = vec![ready("a", 500, 0), ready("b", 8, 5), ready("c", 8, 9)];
         let next = bench.look(found).unwrap();
         *served.entry(next).or_insert(0) += 1;
-        assert!(bench.wake().is_empty(), "a second job began");
+        assert!(bench.notify().is_empty(), "a second job began");
         assert!(bench.tick(1).is_empty(), "a second job began");
         let batch = bench.batch(&[1.0, -1.0], None);
         bench.report(batch);
@@ -277,12 +277,12 @@ fn busy_scopes_do_not_starve_the_others_and_only_one_job_runs() {
         let next = bench.report(Report::Released);
         assert!(matches!(next[..], [Effect::Look]));
         bench.look(vec![]);
-        bench.wake();
+        bench.notify();
         bench.look(vec![]);
     }
     assert_eq!(served.values().copied().collect::<Vec<i32>>(), [10, 10, 10]);
-    assert_eq!(bench.room.counters().lost, 30);
-    assert_eq!(bench.room.counters().versions, 0);
+    assert_eq!(bench.train.counters().lost, 30);
+    assert_eq!(bench.train.counters().versions, 0);
 }
 
 #[test]
@@ -308,8 +308,8 @@ fn what_the_gate_refuses_is_never_saved_and_halves_the_rate_in_time() {
         bench.look(vec![]);
     }
     assert_eq!(scales, [1.0, 1.0, 0.5]);
-    assert_eq!(bench.room.counters().gate_refusals, 3);
-    assert_eq!(bench.room.counters().versions, 0);
+    assert_eq!(bench.train.counters().gate_refusals, 3);
+    assert_eq!(bench.train.counters().versions, 0);
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn a_failing_step_is_tried_again_later_and_given_up_in_the_end() {
         panic!()
     };
     assert_eq!(refusal.reason, Reason::StepFailed);
-    assert_eq!(bench.room.counters().step_failures, 3);
+    assert_eq!(bench.train.counters().step_failures, 3);
 }
 
 #[test]
@@ -394,8 +394,8 @@ fn saving_and_publishing_are_tried_again_on_ticks_and_then_the_claims_go_back() 
     let failed = PublishOutcome::Failed("locked".into());
     let given_up = bench.report(Report::Published(failed));
     assert!(matches!(given_up[..], [Effect::Release(..)]));
-    assert_eq!(bench.room.counters().versions, 0);
-    assert_eq!(bench.room.counters().given_up, 1);
+    assert_eq!(bench.train.counters().versions, 0);
+    assert_eq!(bench.train.counters().given_up, 1);
 }
 
 #[test]
@@ -415,9 +415,9 @@ fn a_step_longer_than_its_leases_keeps_them() {
         assert_eq!(renewal(bench.tick(1)), None, "once per third of a lease");
         assert!(bench.report(Report::Renewed(Ok(2))).is_empty());
     }
-    assert_eq!(bench.room.counters().leases_lost, 0);
+    assert_eq!(bench.train.counters().leases_lost, 0);
     bench.report(Report::Renewed(Ok(1)));
-    assert_eq!(bench.room.counters().leases_lost, 1);
+    assert_eq!(bench.train.counters().leases_lost, 1);
     // The step goes on; the publish will be refused by the ledger.
     assert!(matches!(bench.trained(Ok(candidate(1))), Effect::Save(..)));
 }
@@ -427,15 +427,15 @@ fn draining_begins_nothing_and_ends_what_is_under_way() {
     // While a step runs: it is stopped, its claims go back.
     let mut bench = Bench::new();
     bench.job(&[1.0, -1.0]);
-    assert!(bench.room.step(bench.now, Event::Draining).is_empty());
-    assert!(!bench.room.is_idle());
+    assert!(bench.train.step(bench.now, Event::Draining).is_empty());
+    assert!(!bench.train.is_idle());
     assert!(matches!(
         bench.trained(Err(TrainError::Stopped)),
         Effect::Release(..)
     ));
     assert!(bench.report(Report::Released).is_empty());
-    assert!(bench.room.is_idle());
-    assert!(bench.wake().is_empty());
+    assert!(bench.train.is_idle());
+    assert!(bench.notify().is_empty());
 
     // While a save waits for another attempt: it is not waited for.
     let mut bench = Bench::new();
@@ -443,38 +443,38 @@ fn draining_begins_nothing_and_ends_what_is_under_way() {
     bench.trained(Ok(candidate(5)));
     bench.report(Report::Saved(Err("disk full".into())));
     assert!(matches!(
-        bench.room.step(bench.now, Event::Draining)[..],
+        bench.train.step(bench.now, Event::Draining)[..],
         [Effect::Release(..)]
     ));
     assert!(bench.report(Report::Released).is_empty());
-    assert!(bench.room.is_idle());
+    assert!(bench.train.is_idle());
 
     // Between save and publish: the version still comes out.
     let mut bench = Bench::new();
     bench.job(&[1.0, -1.0]);
     bench.trained(Ok(candidate(5)));
-    bench.room.step(bench.now, Event::Draining);
+    bench.train.step(bench.now, Event::Draining);
     assert!(matches!(
         bench.report(Report::Saved(Ok(blob())))[..],
         [Effect::Publish(_)]
     ));
     bench.report(Report::Published(PublishOutcome::Published(policy(1))));
-    assert!(bench.room.is_idle());
-    assert_eq!(bench.room.counters().versions, 1);
+    assert!(bench.train.is_idle());
+    assert_eq!(bench.train.counters().versions, 1);
 }
 
 #[test]
 fn folders_are_looked_through_however_many_versions_are_kept() {
     let mut bench = Bench::new();
-    let interval_ms = bench.room.config.prune.interval_ms;
-    assert_eq!(bench.room.config.prune.keep_versions, 0);
+    let interval_ms = bench.train.config.prune.interval_ms;
+    assert_eq!(bench.train.config.prune.keep_versions, 0);
     let prunes = |effects: Vec<Effect>| effects.iter().any(|e| matches!(e, Effect::Prune));
     assert!(!prunes(bench.tick(20)), "it is too early");
     assert!(prunes(bench.tick(interval_ms)));
     assert!(!prunes(bench.tick(interval_ms)), "one round at a time");
     bench.report(Report::Pruned(Ok(3)));
     assert!(prunes(bench.tick(20)));
-    assert_eq!(bench.room.counters().folders_pruned, 3);
+    assert_eq!(bench.train.counters().folders_pruned, 3);
 }
 
 #[test]
@@ -484,7 +484,7 @@ fn a_scope_whose_claim_finds_nothing_is_left_alone_and_the_others_come_at_once()
     let shared = vec![ready("s", 500, 0), ready("t", 500, 0)];
     let found = [shared.clone(), vec![ready("a", 8, 5)]].concat();
     for pause in [10, 20, 40, 80, 80] {
-        bench.wake();
+        bench.notify();
         for name in ["s", "t"] {
             assert_eq!(bench.look(found.clone()), Some(scope(name)));
             let next = bench.report(Report::Claimed(Ok(Claimed::Nothing)));
@@ -501,7 +501,7 @@ fn a_scope_whose_claim_finds_nothing_is_left_alone_and_the_others_come_at_once()
         bench.now += 1;
     }
     // It failed at nothing: its first failing step is tried again.
-    bench.wake();
+    bench.notify();
     assert_eq!(bench.look(found.clone()), Some(scope("s")));
     let batch = bench.batch(&[1.0, -1.0], None);
     bench.report(batch);
@@ -513,7 +513,7 @@ fn a_scope_whose_claim_finds_nothing_is_left_alone_and_the_others_come_at_once()
 fn a_scope_whose_backlog_is_settled_goes_on_at_once_and_the_others_get_their_turns() {
     let mut bench = Bench::new();
     let found = vec![ready("a", 5_000, 0), ready("b", 8, 5)];
-    bench.wake();
+    bench.notify();
     for name in ["a", "b", "a", "b"] {
         assert_eq!(bench.look(found.clone()), Some(scope(name)));
         let next = bench.report(Report::Claimed(Ok(Claimed::Settled)));
@@ -524,7 +524,7 @@ fn a_scope_whose_backlog_is_settled_goes_on_at_once_and_the_others_get_their_tur
 #[test]
 fn a_batch_of_which_nothing_may_train_is_followed_by_the_next_look() {
     let mut bench = Bench::new();
-    bench.wake();
+    bench.notify();
     bench.look(vec![ready("a", 8, 0)]);
     let batch = bench.batch(&[], None);
     assert!(matches!(bench.report(batch)[..], [Effect::Look]));
@@ -533,16 +533,16 @@ fn a_batch_of_which_nothing_may_train_is_followed_by_the_next_look() {
 
 #[test]
 fn the_heads_are_read_until_they_were_read_once() {
-    let mut room = Train::new(Config::for_tests());
-    room.step(0, Event::Started);
-    room.step(0, Event::Reported(Report::Looked(Ok(Vec::new()))));
-    room.step(0, Event::Reported(Report::Synced(Err("locked".into()))));
-    let again = room.step(20, Event::Ticked);
+    let mut train = Train::new(Config::for_tests());
+    train.step(0, Event::Started);
+    train.step(0, Event::Reported(Report::Looked(Ok(Vec::new()))));
+    train.step(0, Event::Reported(Report::Synced(Err("locked".into()))));
+    let again = train.step(20, Event::Ticked);
     assert!(matches!(
         again[..],
         [Effect::Sync, Effect::Prune, Effect::Look]
     ));
-    room.step(20, Event::Reported(Report::Synced(Ok(1))));
-    room.step(20, Event::Reported(Report::Looked(Ok(Vec::new()))));
-    assert!(matches!(room.step(40, Event::Ticked)[..], [Effect::Look]));
+    train.step(20, Event::Reported(Report::Synced(Ok(1))));
+    train.step(20, Event::Reported(Report::Looked(Ok(Vec::new()))));
+    assert!(matches!(train.step(40, Event::Ticked)[..], [Effect::Look]));
 }

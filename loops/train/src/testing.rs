@@ -3,8 +3,8 @@
 //! Makers of test values.
 
 use hone_domain::{
-    Completion, Digest, Kept, Origin, RequestId, Sampling, Scope, SessionId, StopReason, Token,
-    TransitionId, Turn, TurnId, TurnKind, VersionSpan,
+    Completion, Digest, Origin, RequestId, Sampling, SamplingMask, Scope, SessionId, StopReason,
+    Token, TransitionId, Turn, TurnId, TurnKind, VersionSpan,
 };
 use hone_ledger::{Claim, Consumer, SampleMaterial};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ pub(crate) fn turn(number: u8, prompt: &[Token], completion: &[Token]) -> Turn {
         .map(|i| -0.1 - f32::from(number) - i as f32 / 64.0)
         .collect();
     let kept = (0..n)
-        .map(|i| (i % 2 == 1).then(|| Kept::from([0, completion[i]])))
+        .map(|i| (i % 2 == 1).then(|| SamplingMask::from([0, completion[i]])))
         .collect();
     let version = Default::default();
     Turn {

@@ -57,7 +57,7 @@ impl Lesson {
     }
 }
 
-/// Makes tokens of words, as the door does.
+/// Makes tokens of words, as the gateway does.
 pub trait Wording: Send + Sync {
     /// The prompt's text of a conversation, with the opening of the assistant's turn.
     ///
@@ -238,7 +238,7 @@ pub enum TrainError {
     Failed(String),
 }
 
-/// Takes steps. The calls compute for long and run on the room's own thread.
+/// Takes steps. The calls compute for long and run on the loop's own thread.
 pub trait Trainer: Send + Sync {
     /// One step of `job`'s scope from `job`'s parent, with the measurements the gate needs. Called
     /// again with the same job and parent it gives the same candidate, bit for bit. `pause` is

@@ -81,7 +81,7 @@ impl Chart {
     ) -> Option<Alarm> {
         let alarm = self.usual.and_then(|usual| {
             let watched = version > PolicyVersion::BASE;
-            watched.then(|| self.add(config, usual, (version, bad)))?
+            watched.then(|| self.add(config, usual, version, bad))?
         });
         self.seen += 1;
         self.bad += u32::from(bad);
@@ -124,7 +124,8 @@ impl Chart {
         &mut self,
         config: &WatchConfig,
         usual: f64,
-        (version, bad): (PolicyVersion, bool),
+        version: PolicyVersion,
+        bad: bool,
     ) -> Option<Alarm> {
         // Where twice as much is more than always, half-way to always.
         let worse = (config.ratio * usual).min(f64::midpoint(1.0, usual));
@@ -328,7 +329,7 @@ pub fn look((config, canary): (&WatchConfig, &CanaryConfig), look: WatchLook) ->
         }
         memory.complaints.leave(&held.left);
         memory.broken.leave(&held.left);
-        let (served, tried) = alarms(config, &look.news, (&scope, &mut memory), &held.left);
+        let (served, tried) = alarms(config, &look.news, &scope, &mut memory, &held.left);
         if held.tripped.is_some() {
             // What is remembered may be from before the trip, and so may what is read now.
             if memory.trip != held.tripped {
@@ -366,7 +367,8 @@ type Found = Option<(Alarm, &'static str)>;
 fn alarms(
     config: &WatchConfig,
     news: &WatchNews,
-    (scope, memory): (&Scope, &mut WatchMemory),
+    scope: &Scope,
+    memory: &mut WatchMemory,
     left: &BTreeSet<PolicyVersion>,
 ) -> (Found, Found) {
     let is_heard = |of: &Scope, version| of == scope && !left.contains(&version);

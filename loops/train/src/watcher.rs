@@ -69,7 +69,7 @@ impl Watcher {
             tripped += usize::from(self.take_back(scope, alarm, what).await?);
         }
         for (scope, version, alarm, what) in &decision.failures {
-            tripped += usize::from(self.end_badly((scope, *version), alarm, what).await?);
+            tripped += usize::from(self.end_badly(scope, *version, alarm, what).await?);
         }
         for (scope, version) in &decision.proofs {
             if self.versions.end_trial(scope, *version).await? {
@@ -93,7 +93,8 @@ impl Watcher {
     /// Publishes again what a version on trial was compared with; false where its trial is over.
     async fn end_badly(
         &self,
-        (scope, version): (&Scope, PolicyVersion),
+        scope: &Scope,
+        version: PolicyVersion,
         alarm: &Alarm,
         what: &str,
     ) -> Result<bool, LedgerError> {

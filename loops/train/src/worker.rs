@@ -1,4 +1,4 @@
-//! The room's own thread: heavy computing happens here, never on the async runtime's threads.
+//! The loop's own thread: heavy computing happens here, never on the async runtime's threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 /// How a caller is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Via {
+pub enum AuthMethod {
     /// By being at this machine.
     Loopback,
     /// By an API key or a token of the identity provider.
@@ -18,7 +18,7 @@ pub enum Via {
 
 /// The limits that a caller has of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowance {
+pub struct EffectiveLimits {
     /// The key's public part and its exceptions.
     pub key: Option<(String, RateLimits)>,
     /// The owner's exceptions.
@@ -37,9 +37,9 @@ pub struct Caller {
     /// What they may do.
     pub role: UserRole,
     /// How they are known.
-    pub via: Via,
+    pub via: AuthMethod,
     /// Their own limits.
-    pub allowance: Allowance,
+    pub allowance: EffectiveLimits,
     /// Whether their key says that `store: false` of its calls means nothing.
     pub despite_store_false: bool,
     /// Whether their key says that log-probs are the model's own, or not, where a request does not say.
@@ -64,8 +64,8 @@ impl Caller {
         Self {
             owner: String::new(),
             role: UserRole::User,
-            via: Via::Loopback,
-            allowance: Allowance::default(),
+            via: AuthMethod::Loopback,
+            allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
             acted_by: None,

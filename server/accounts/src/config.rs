@@ -43,7 +43,7 @@ pub struct PeopleConfig {
     /// Most verified keys and sign-ins remembered, and names and addresses counted; beyond, the
     /// longest unused go.
     pub remembered_max: usize,
-    /// Most secrets hashed at once.
+    /// Most passwords hashed at once.
     pub hashing_parallel: usize,
     /// How often changes of other processes are looked for, in milliseconds.
     pub look_ms: u64,

@@ -15,14 +15,13 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::attempts::{Attempts, Place};
-use crate::error::{secret_error, store_error, too_many, wrong_password};
+use crate::error::{outdated_key, secret_error, store_error, too_many, wrong_password};
 use crate::groups::Groups;
 use crate::known::{Known, Memory, Recall};
 use crate::lock::locked;
+use crate::login_throttle::{LoginThrottle, Place};
 use crate::oidc::Tokens;
-use crate::secrets::Cost;
-use crate::{Allowance, Caller, Error, PeopleConfig, Via, audit, oidc, secrets};
+use crate::{AuthMethod, Caller, EffectiveLimits, Error, PeopleConfig, audit, oidc, secrets};
 
 /// Longest that somebody waits for others' secrets to be hashed.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,16 +39,14 @@ pub struct Directory {
     pub(crate) config: PeopleConfig,
     pub(crate) memory: Mutex<Memory>,
     pub(crate) hashing: Arc<Semaphore>,
-    /// Keys have places of their own: who signs in does not hold up who has one.
-    pub(crate) hashing_keys: Arc<Semaphore>,
     /// By name and place: who tries elsewhere locks nobody out here.
-    pub(crate) names: Mutex<Attempts<(String, Place)>>,
+    pub(crate) names: Mutex<LoginThrottle<(String, Place)>>,
     /// By name alone, for those who never signed in under it from where they are.
-    pub(crate) everywhere: Mutex<Attempts<String>>,
+    pub(crate) everywhere: Mutex<LoginThrottle<String>>,
     /// Who signed in from where since the start.
     pub(crate) welcome: Mutex<HashSet<(String, IpAddr)>>,
-    pub(crate) addresses: Mutex<Attempts<IpAddr>>,
-    pub(crate) key_addresses: Mutex<Attempts<IpAddr>>,
+    pub(crate) addresses: Mutex<LoginThrottle<IpAddr>>,
+    pub(crate) key_addresses: Mutex<LoginThrottle<IpAddr>>,
     pub(crate) revision: AtomicU64,
     pub(crate) has_users: AtomicBool,
     pub(crate) has_keys: AtomicBool,
@@ -82,12 +79,19 @@ impl Directory {
         let directory = Self {
             memory: Mutex::new(Memory::new(rows)),
             hashing: Arc::new(Semaphore::new(config.hashing_parallel)),
-            hashing_keys: Arc::new(Semaphore::new(config.hashing_parallel)),
-            names: Mutex::new(Attempts::new(tries, window_ms, rows)),
-            everywhere: Mutex::new(Attempts::new(tries * TRIES_PER_NAME, window_ms, rows)),
+            names: Mutex::new(LoginThrottle::new(tries, window_ms, rows)),
+            everywhere: Mutex::new(LoginThrottle::new(tries * TRIES_PER_NAME, window_ms, rows)),
             welcome: Mutex::default(),
-            addresses: Mutex::new(Attempts::new(tries * TRIES_PER_ADDRESS, window_ms, rows)),
-            key_addresses: Mutex::new(Attempts::new(tries * KEYS_PER_ADDRESS, window_ms, rows)),
+            addresses: Mutex::new(LoginThrottle::new(
+                tries * TRIES_PER_ADDRESS,
+                window_ms,
+                rows,
+            )),
+            key_addresses: Mutex::new(LoginThrottle::new(
+                tries * KEYS_PER_ADDRESS,
+                window_ms,
+                rows,
+            )),
             revision: AtomicU64::new(store.revision().await?),
             has_users: AtomicBool::new(false),
             has_keys: AtomicBool::new(false),
@@ -182,7 +186,7 @@ impl Directory {
             Recall::Wrong => return Ok(None),
             Recall::Ask(asked) => asked,
         };
-        let found = self.find_key((peer, key), now_ms).await?;
+        let found = self.find_key(peer, key, now_ms).await?;
         let caller = found.as_ref().map(|known| known.caller.clone());
         locked(&self.memory).learn(secret, asked, found, now_ms);
         Ok(caller)
@@ -190,7 +194,8 @@ impl Directory {
 
     pub(crate) async fn find_key(
         &self,
-        (peer, key): (IpAddr, &str),
+        peer: IpAddr,
+        key: &str,
         now_ms: Millis,
     ) -> Result<Option<Known>, Error> {
         let Some(id) = secrets::id_of(key) else {
@@ -207,9 +212,8 @@ impl Directory {
         if let Some(wait_ms) = wait_ms {
             return Err(too_many(wait_ms));
         }
-        let (hash, sent) = (stored.hash.clone(), key.to_owned());
-        let is_right = move || secrets::is_of(&hash, &sent);
-        if !slowly(&self.hashing_keys, is_right).await? {
+        let kept = stored.sha256.ok_or_else(|| outdated_key(id))?;
+        if !secrets::same(&kept.0, &secrets::digest(key).0) {
             locked(&self.key_addresses).failed(&address, now_ms);
             return Ok(None);
         }
@@ -229,11 +233,11 @@ impl Directory {
             caller: Caller {
                 owner: stored.owner,
                 role: stored.role.meet(most),
-                via: Via::Key,
-                allowance: Allowance {
+                via: AuthMethod::Key,
+                allowance: EffectiveLimits {
                     key: Some((stored.id, stored.limits)),
                     owner: owner.map(|owner| owner.limits).unwrap_or_default(),
-                    ..Allowance::default()
+                    ..EffectiveLimits::default()
                 },
                 despite_store_false: stored.despite_store_false,
                 raw_logprobs: stored.raw_logprobs,
@@ -294,7 +298,7 @@ impl Directory {
             Some(hash) => hash.clone(),
             None => self.nobodys_hash().await?,
         };
-        let is_right = self.is_of(hash, password).await? && stored.is_some();
+        let is_right = self.verify_password(hash, password).await? && stored.is_some();
         Ok(user.filter(|_| is_right))
     }
 
@@ -336,21 +340,28 @@ impl Directory {
             return Ok(false);
         };
         locked(&self.names).failed(&own, now_ms);
-        let is_right = self.is_of(hash, password).await;
+        let is_right = self.verify_password(hash, password).await;
         if !matches!(is_right, Ok(false)) {
             locked(&self.names).take_back(&own);
         }
         is_right
     }
 
-    /// Hashes a secret off the async threads, few at a time.
-    pub async fn hash(&self, secret: String, cost: Cost) -> Result<String, Error> {
-        let hash = slowly(&self.hashing, move || secrets::hash(&secret, cost)).await?;
+    /// Hashes a password off the async threads, few at a time.
+    pub async fn hash_password(&self, password: String) -> Result<String, Error> {
+        let hash = slowly(&self.hashing, move || secrets::hash_password(&password)).await?;
         hash.map_err(|e| secret_error(&e))
     }
 
-    pub(crate) async fn is_of(&self, hash: String, secret: String) -> Result<bool, Error> {
-        slowly(&self.hashing, move || secrets::is_of(&hash, &secret)).await
+    pub(crate) async fn verify_password(
+        &self,
+        hash: String,
+        password: String,
+    ) -> Result<bool, Error> {
+        slowly(&self.hashing, move || {
+            secrets::verify_password(&hash, &password)
+        })
+        .await
     }
 
     pub(crate) async fn nobodys_hash(&self) -> Result<String, Error> {
@@ -358,19 +369,19 @@ impl Directory {
         if let Some(hash) = HASH.get() {
             return Ok(hash.clone());
         }
-        let hash = self.hash("nobody".to_owned(), Cost::PASSWORD).await?;
+        let hash = self.hash_password("nobody".to_owned()).await?;
         Ok(HASH.get_or_init(|| hash).clone())
     }
 }
 
-/// Works on a secret off the async threads, where there is a place.
+/// Hashes or verifies a password off the async threads, where there is a place.
 pub(crate) async fn slowly<T: Send + 'static>(
     places: &Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
     let busy = || Error::Unavailable {
         code: "busy",
-        message: "too many secrets are being checked; try again in a moment".to_owned(),
+        message: "too many passwords are being checked; try again in a moment".to_owned(),
     };
     let place = timeout(HASHING_TIMEOUT, places.clone().acquire_owned()).await;
     let place = place.map_err(|_| busy())?.map_err(|_| busy())?;
@@ -379,7 +390,7 @@ pub(crate) async fn slowly<T: Send + 'static>(
         work()
     });
     done.await
-        .map_err(|_| Error::Internal("a secret could not be checked".to_owned()))
+        .map_err(|_| Error::Internal("a password could not be checked".to_owned()))
 }
 
 impl Directory {
@@ -408,11 +419,11 @@ pub(crate) fn caller_of(user: User) -> Caller {
     Caller {
         owner: user.name,
         role: user.role,
-        via: Via::Session,
-        allowance: Allowance {
+        via: AuthMethod::Session,
+        allowance: EffectiveLimits {
             key: None,
             owner: user.limits,
-            ..Allowance::default()
+            ..EffectiveLimits::default()
         },
         despite_store_false: false,
         raw_logprobs: None,

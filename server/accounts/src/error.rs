@@ -82,6 +82,17 @@ pub(crate) fn too_many(wait_ms: u64) -> Error {
     }
 }
 
+/// A key whose stored form is of an older version.
+pub(crate) fn outdated_key(id: &str) -> Error {
+    Error::Credentials {
+        code: "key_outdated",
+        message: format!(
+            "the key {id} was stored by an older version and cannot be checked any more; \
+             make a new one with `hone key rotate {id}` or on the account page"
+        ),
+    }
+}
+
 pub(crate) fn wrong_password() -> Error {
     Error::Credentials {
         code: "wrong_password",

@@ -142,7 +142,7 @@ impl Memory {
             return;
         };
         if let Some((secret, mut gone)) = self.rows.insert(secret, known) {
-            note(&mut self.uses, (&secret, &mut gone));
+            note(&mut self.uses, &secret, &mut gone);
             self.bound_uses();
         }
     }
@@ -164,7 +164,7 @@ impl Memory {
 
     fn note_all(&mut self) {
         for (secret, (_, known)) in &mut self.rows.rows {
-            note(&mut self.uses, (secret, known));
+            note(&mut self.uses, secret, known);
         }
     }
 
@@ -177,7 +177,7 @@ impl Memory {
 }
 
 /// Notes when somebody was here, where that is not noted yet.
-fn note(uses: &mut Uses, (secret, known): (&Digest, &mut Known)) {
+fn note(uses: &mut Uses, secret: &Digest, known: &mut Known) {
     if known.noted {
         return;
     }

@@ -3,7 +3,6 @@
 //!
 //! Never: HTTP, what is asked of the model.
 
-mod attempts;
 pub mod audit;
 mod caller;
 mod config;
@@ -15,9 +14,10 @@ pub mod groups;
 mod known;
 pub mod links;
 mod lock;
-pub mod meter;
+mod login_throttle;
 mod names;
 pub mod oidc;
+pub mod rate_limit;
 pub mod secrets;
 mod sign_in;
 
@@ -25,7 +25,7 @@ mod sign_in;
 #[path = "../../../tests/support/defaults.rs"]
 mod defaults;
 
-pub use caller::{Allowance, Caller, Via};
+pub use caller::{AuthMethod, Caller, EffectiveLimits};
 pub use config::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use directory::{Directory, Signed};
 pub use error::{Error, store_error};

@@ -10,8 +10,8 @@ use serde_json::json;
 use crate::Error;
 use crate::error::{secret_error, store_error, too_many};
 use crate::lock::locked;
-use crate::secrets::{self, Cost};
-use crate::{Allowance, Caller, Via};
+use crate::secrets;
+use crate::{AuthMethod, Caller, EffectiveLimits};
 use crate::{Directory, Signed, audit};
 use hone_domain::LOCAL_OWNER;
 
@@ -116,7 +116,7 @@ impl Directory {
             return Err(name_taken(&guest.name));
         }
         let user = User {
-            password: Some(self.hash(guest.password, Cost::PASSWORD).await?),
+            password: Some(self.hash_password(guest.password).await?),
             name: guest.name,
             role: invite.role,
             disabled: false,
@@ -128,8 +128,8 @@ impl Directory {
         let caller = Caller {
             owner: user.name.clone(),
             role: user.role,
-            via: Via::Session,
-            allowance: Allowance::default(),
+            via: AuthMethod::Session,
+            allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
             acted_by: None,

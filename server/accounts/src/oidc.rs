@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::config::{OidcConfig, algorithms};
 use crate::crypto;
 use crate::lock::locked;
-use crate::{Allowance, Caller, Via};
+use crate::{AuthMethod, Caller, EffectiveLimits};
 use hone_net::outbound::Outbound;
 
 /// What the owner of a token's requests begins with; no account's name does.
@@ -133,8 +133,8 @@ impl Tokens {
             // No account has a colon in its name, so nobody becomes somebody else.
             owner: format!("{OWNER_PREFIX}{owner}"),
             role: named.unwrap_or(self.role),
-            via: Via::Key,
-            allowance: Allowance::default(),
+            via: AuthMethod::Key,
+            allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
             acted_by: None,

@@ -5,6 +5,7 @@ use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Versio
 use hone_domain::Digest;
 use hone_ledger::User;
 use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq;
 
 /// Begin of every key.
 const KEY_BEGIN: &str = "hone_";
@@ -68,9 +69,9 @@ fn random_signs(count: usize) -> Result<String, SecretError> {
     Ok(bytes.iter().map(sign).collect())
 }
 
-/// What of a token is stored. It has 260 random bits, so a fast hash is enough.
-pub fn digest(token: &str) -> Digest {
-    Digest(Sha256::digest(token.as_bytes()).into())
+/// The stored form of a key, a cookie or a link: its 260 random bits cannot be guessed, so a fast hash is enough.
+pub fn digest(secret: &str) -> Digest {
+    Digest(Sha256::digest(secret.as_bytes()).into())
 }
 
 /// The value that a page sends beside its cookie.
@@ -110,52 +111,57 @@ fn device_proof(user: &User, number: &str) -> Digest {
     Digest(hash.finalize().into())
 }
 
-/// Compares without an early end.
+/// Compares in constant time; only the lengths may show.
 pub fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |d, (a, b)| d | (a ^ b)) == 0
+    a.ct_eq(b).into()
 }
 
 /// Memory in KiB and passes of Argon2id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub(crate) struct Cost {
     memory_kib: u32,
     passes: u32,
 }
 
 impl Cost {
-    /// For what a person thinks of: OWASP's minimum (19 MiB, 2 passes).
-    pub const PASSWORD: Self = Self {
+    /// OWASP's minimum: 19 MiB, 2 passes.
+    pub(crate) const PASSWORD: Self = Self {
         memory_kib: 19_456,
         passes: 2,
     };
-    /// For keys: 260 random bits cannot be guessed, so the hash only has to be one-way.
-    pub const KEY: Self = Self {
+    /// For tests, which sign in many times.
+    #[cfg(test)]
+    pub(crate) const LOW: Self = Self {
         memory_kib: 1_024,
         passes: 1,
     };
 }
 
-/// Argon2id as a PHC string. Slow on purpose: not for async threads.
-pub fn hash(secret: &str, cost: Cost) -> Result<String, SecretError> {
-    let failed = |what: String| SecretError(format!("a secret could not be hashed: {what}"));
+/// Argon2id of a password as a PHC string. Slow on purpose: not for async threads.
+pub fn hash_password(password: &str) -> Result<String, SecretError> {
+    hash_with(password, Cost::PASSWORD)
+}
+
+pub(crate) fn hash_with(password: &str, cost: Cost) -> Result<String, SecretError> {
+    let failed = |what: String| SecretError(format!("a password could not be hashed: {what}"));
     let params = Params::new(cost.memory_kib, cost.passes, 1, None);
     let params = params.map_err(|error| failed(error.to_string()))?;
     let argon = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
     let mut salt = [0u8; 16];
     getrandom::fill(&mut salt).map_err(|error| failed(error.to_string()))?;
-    let hash = argon.hash_password_with_salt(secret.as_bytes(), &salt);
+    let hash = argon.hash_password_with_salt(password.as_bytes(), &salt);
     hash.map(|hash| hash.to_string())
         .map_err(|error| failed(error.to_string()))
 }
 
-/// Whether the hash is of this secret. Slow on purpose: not for async threads.
-pub fn is_of(hash: &str, secret: &str) -> bool {
+/// Whether the Argon2id hash is of this password. Slow on purpose: not for async threads.
+pub(crate) fn verify_password(hash: &str, password: &str) -> bool {
     let Ok(parsed) = PasswordHash::new(hash) else {
-        tracing::error!("a stored hash cannot be read; what it protects stays closed");
+        tracing::error!("a stored password hash cannot be read; nobody can sign in with it");
         return false;
     };
     Argon2::default()
-        .verify_password(secret.as_bytes(), &parsed)
+        .verify_password(password.as_bytes(), &parsed)
         .is_ok()
 }
 
@@ -186,13 +192,13 @@ mod tests {
 
     #[test]
     fn hashes_are_salted_and_tell_secrets_apart() {
-        for cost in [Cost::KEY, Cost::PASSWORD] {
-            let hash = hash("right", cost).unwrap();
+        for cost in [Cost::LOW, Cost::PASSWORD] {
+            let hash = hash_with("right", cost).unwrap();
             assert!(hash.starts_with("$argon2id$v=19$"), "{hash}");
-            assert!(is_of(&hash, "right") && !is_of(&hash, "wrong"));
-            assert_ne!(hash, super::hash("right", cost).unwrap());
+            assert!(verify_password(&hash, "right") && !verify_password(&hash, "wrong"));
+            assert_ne!(hash, hash_with("right", cost).unwrap());
         }
-        assert!(!is_of("nonsense", "right"));
+        assert!(!verify_password("nonsense", "right"));
     }
 
     #[test]

@@ -11,9 +11,9 @@ use hone_ledger::AuditEntry;
 use hone_net::counted;
 use serde_json::json;
 
-use crate::attempts::Place;
 use crate::error::{store_error, too_many, wrong_password};
 use crate::lock::locked;
+use crate::login_throttle::Place;
 use crate::names::{is_name, shown};
 use crate::{Directory, Error, Signed, secrets};
 
@@ -30,7 +30,7 @@ impl Directory {
             Some(device) => Place::Device(device),
             None => Place::Address(counted(peer)),
         };
-        let is_full = self.count_try((&tried, place), peer)?;
+        let is_full = self.count_try(&tried, place, peer)?;
         let found = self.user_with(name, password).await;
         if !matches!(found, Ok(None)) {
             self.take_back((&tried, place));
@@ -48,7 +48,7 @@ impl Directory {
 
     /// Counts a try before its password is looked at, which takes a while: others try meanwhile. True for the
     /// one that fills a window.
-    fn count_try(&self, (tried, place): (&str, Place), peer: IpAddr) -> Result<bool, Error> {
+    fn count_try(&self, tried: &str, place: Place, peer: IpAddr) -> Result<bool, Error> {
         let now_ms = self.now_ms();
         let here = (tried.to_owned(), place);
         let mut wait_ms = locked(&self.names).wait_ms(&here, now_ms);

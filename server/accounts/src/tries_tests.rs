@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hone_domain::RateLimits;
-use hone_ledger::UserChange;
+use hone_ledger::{ApiKey, UserChange};
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::ManualClock;
 
@@ -36,7 +36,7 @@ impl Rig {
             let user = User {
                 name: (*name).to_owned(),
                 role: UserRole::User,
-                password: Some(secrets::hash(RIGHT, Cost::KEY).unwrap()),
+                password: Some(secrets::hash_with(RIGHT, secrets::Cost::LOW).unwrap()),
                 disabled: false,
                 limits: RateLimits::default(),
                 keeper: None,
@@ -152,7 +152,7 @@ async fn who_guesses_at_the_same_address_locks_out_no_device_that_is_known() {
     // A new password ends what was known under the old one.
     rig.clock.advance(rig.people.config().attempts_window_ms);
     let changed = UserChange {
-        password: Some(secrets::hash("another horse", Cost::KEY).unwrap()),
+        password: Some(secrets::hash_with("another horse", secrets::Cost::LOW).unwrap()),
         ..UserChange::default()
     };
     let entry = AuditEntry {
@@ -223,4 +223,44 @@ async fn a_sign_in_has_nobody_verified_anew_and_a_change_has_everybody() {
     };
     change(PeopleChange::ChangeUser("ann".to_owned(), closed)).await;
     assert!(!is_known());
+}
+
+#[tokio::test]
+async fn a_key_is_whose_digest_is_stored_and_an_older_form_says_what_to_do() {
+    let rig = Rig::new(&["ann"]).await;
+    let (people, from) = (&rig.people, "192.0.2.1".parse().unwrap());
+    let entry = audit::entry(&Caller::stranger(), 0, ("key.make", "x"), json!({}));
+    let add = async |sha256: &dyn Fn(&str) -> Option<Digest>| {
+        let made = secrets::new_key().unwrap();
+        let key = ApiKey {
+            id: made.id,
+            owner: "ann".to_owned(),
+            label: String::new(),
+            role: UserRole::User,
+            sha256: sha256(&made.key),
+            limits: RateLimits::default(),
+            despite_store_false: false,
+            raw_logprobs: None,
+            created_ms: 0,
+            expires_ms: None,
+            revoked_ms: None,
+            used_ms: None,
+        };
+        let changed = people.change(&PeopleChange::AddKey(key), &entry).await;
+        assert_eq!(changed.unwrap(), Changed::Done);
+        made.key
+    };
+    let right = add(&|key| Some(secrets::digest(key))).await;
+    let found = people.key(from, &right).await.unwrap();
+    assert_eq!(found.map(|caller| caller.owner).as_deref(), Some("ann"));
+    let wrong = add(&|_| Some(secrets::digest("another"))).await;
+    assert!(people.key(from, &wrong).await.unwrap().is_none());
+    let older = add(&|_| None).await;
+    match people.key(from, &older).await {
+        Err(Error::Credentials { code, message }) => {
+            assert_eq!(code, "key_outdated");
+            assert!(message.contains("hone key rotate"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
 }

@@ -226,7 +226,7 @@ impl MessagesRequest {
         let newest_from = newest_from(wire.iter().map(role_said));
         for (at, message) in wire.iter().enumerate() {
             reader.newest(at >= newest_from);
-            push_message(&format!("messages[{at}]"), (message, reader), &mut all)?;
+            push_message(&format!("messages[{at}]"), message, reader, &mut all)?;
         }
         if all.last().is_some_and(|last| last.role == Role::Assistant) {
             return Err(RequestError::unsupported(
@@ -251,7 +251,8 @@ fn role_said(message: &Value) -> Option<&str> {
 
 fn push_message(
     path: &str,
-    (wire, reader): (&Value, &mut Reader),
+    wire: &Value,
+    reader: &mut Reader,
     all: &mut Vec<Message>,
 ) -> Result<(), RequestError> {
     let role = match wire.get("role").and_then(Value::as_str) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hone_domain::{Completion, Kept, PolicyVersion, Token, TokenDelta};
+use hone_domain::{Completion, PolicyVersion, SamplingMask, Token, TokenDelta};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -157,7 +157,7 @@ pub struct Captured {
     /// than a reply holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Option<Vec<u32>>>>)]
-    pub sampling_mask: Option<Option<Vec<Option<Kept>>>>,
+    pub sampling_mask: Option<Option<Vec<Option<SamplingMask>>>>,
     /// Experts as a `.npy` file in base64, of shape tokens, layers with experts, experts of a token; null in a
     /// model without experts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,7 +182,7 @@ pub fn spans(version: PolicyVersion, completion: &Completion) -> Vec<WeightVersi
 }
 
 /// The sampling masks of a completion, where a reply holds them.
-pub fn masks(completion: &Completion) -> Option<Vec<Option<Kept>>> {
+pub fn masks(completion: &Completion) -> Option<Vec<Option<SamplingMask>>> {
     let ids: usize = completion.kept().iter().flatten().map(|k| k.len()).sum();
     (ids <= MASK_IDS_MAX).then(|| completion.kept().to_vec())
 }

@@ -87,13 +87,14 @@ impl CompletionRequest {
     /// The checked prompts; token ids are below `vocab`.
     pub fn prompts(&self, vocab: usize) -> Result<Vec<Prompt>, RequestError> {
         let name = self.text.prompt_at.unwrap_or("prompt");
-        prompts_of((name, &self.text.prompt), vocab, PROMPTS_MAX)
+        prompts_of(name, &self.text.prompt, vocab, PROMPTS_MAX)
     }
 }
 
 /// The checked texts or token ids of a field, at most `most`; ids are below `vocab`.
 pub fn prompts_of(
-    (name, value): (&str, &Value),
+    name: &str,
+    value: &Value,
     vocab: usize,
     most: usize,
 ) -> Result<Vec<Prompt>, RequestError> {

@@ -65,7 +65,7 @@ impl Reader {
     fn parts(&mut self, path: &str, parts: &[Value]) -> Result<String, RequestError> {
         let parts = parts.iter().enumerate();
         let texts = parts
-            .map(|(at, part)| self.part((&format!("{path}[{at}]"), 0), part))
+            .map(|(at, part)| self.part(&format!("{path}[{at}]"), 0, part))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(texts.join("\n"))
     }
@@ -85,10 +85,10 @@ impl Reader {
 
     /// The text of one part.
     pub fn one(&mut self, path: &str, part: &Value) -> Result<String, RequestError> {
-        self.part((path, 0), part)
+        self.part(path, 0, part)
     }
 
-    fn part(&mut self, (path, depth): (&str, usize), part: &Value) -> Result<String, RequestError> {
+    fn part(&mut self, path: &str, depth: usize, part: &Value) -> Result<String, RequestError> {
         if let Value::String(text) = part {
             return Ok(text.clone());
         }
@@ -102,7 +102,7 @@ impl Reader {
                     format!("{path} must be an object with a type"),
                 ));
             }
-            _ => return self.other((path, depth), kind, part),
+            _ => return self.other(path, depth, kind, part),
         };
         let text = match part.get(field) {
             // What a tool gave, or what was said before, cannot be taken back by whoever sends it.
@@ -120,7 +120,8 @@ impl Reader {
     /// What is no text: the text within it, or a short one in its place.
     fn other(
         &mut self,
-        (path, depth): (&str, usize),
+        path: &str,
+        depth: usize,
         kind: &str,
         part: &Value,
     ) -> Result<String, RequestError> {
@@ -132,7 +133,7 @@ impl Reader {
                 format!("content of type {kind:?} is not supported; this model reads text only"),
             ));
         }
-        if let Some(text) = self.within((path, depth), kind, part)? {
+        if let Some(text) = self.within(path, depth, kind, part)? {
             return Ok(text);
         }
         self.leave_out(path);
@@ -147,7 +148,8 @@ impl Reader {
     /// The text that a document, a search result or a reference has in it.
     fn within(
         &mut self,
-        (path, depth): (&str, usize),
+        path: &str,
+        depth: usize,
         kind: &str,
         part: &Value,
     ) -> Result<Option<String>, RequestError> {
@@ -159,7 +161,7 @@ impl Reader {
                 Some("text") => text_at(part, "/source/data").map(str::to_owned),
                 Some("content") => {
                     let content = part.pointer("/source/content");
-                    self.nested((&format!("{path}.source"), depth), content)?
+                    self.nested(&format!("{path}.source"), depth, content)?
                 }
                 _ => None,
             },
@@ -167,7 +169,7 @@ impl Reader {
             | "tool_result"
             | "web_search_tool_result"
             | "web_fetch_tool_result"
-            | "code_execution_tool_result" => self.nested((path, depth), part.get("content"))?,
+            | "code_execution_tool_result" => self.nested(path, depth, part.get("content"))?,
             "web_search_result" => Some(String::new()),
             "resource" => text_at(part, "/resource/text").map(str::to_owned),
             _ => None,
@@ -185,7 +187,8 @@ impl Reader {
 
     fn nested(
         &mut self,
-        (path, depth): (&str, usize),
+        path: &str,
+        depth: usize,
         content: Option<&Value>,
     ) -> Result<Option<String>, RequestError> {
         let path = format!("{path}.content");
@@ -193,7 +196,7 @@ impl Reader {
             Some(Value::Array(parts)) if depth < DEPTH_MAX => {
                 let parts = parts.iter().enumerate();
                 let texts =
-                    parts.map(|(at, part)| self.part((&format!("{path}[{at}]"), depth + 1), part));
+                    parts.map(|(at, part)| self.part(&format!("{path}[{at}]"), depth + 1, part));
                 Ok(Some(texts.collect::<Result<Vec<_>, _>>()?.join("\n")))
             }
             Some(Value::String(text)) => Ok(Some(text.clone())),

@@ -32,7 +32,7 @@ pub fn parse_messages(
     let newest_from = newest_from(wire.iter().map(|m| m.get("role").and_then(Value::as_str)));
     for (at, message) in wire.iter().enumerate() {
         reader.newest(at >= newest_from);
-        let mut message = parse_message((at, &format!("messages[{at}]")), message, reader)?;
+        let mut message = parse_message(at, &format!("messages[{at}]"), message, reader)?;
         if message.role == Role::Tool && message.tool_call_id.is_none() {
             message.tool_call_id = call_answered(&messages, message.name.as_deref());
         }
@@ -103,7 +103,8 @@ fn older_call_id(message_at: usize) -> String {
 }
 
 fn parse_message(
-    (at, path): (usize, &str),
+    at: usize,
+    path: &str,
     wire: &Value,
     reader: &mut Reader,
 ) -> Result<Message, RequestError> {
@@ -116,7 +117,7 @@ fn parse_message(
     let role = parse_role(path, fields.get("role"))?;
     let mut tool_calls = parse_calls(path, fields)?;
     if tool_calls.is_empty() {
-        tool_calls.extend(older_call((at, path), fields)?);
+        tool_calls.extend(older_call(at, path, fields)?);
     }
     let content_at = format!("{path}.content");
     let content = match role {
@@ -231,7 +232,8 @@ fn parse_custom(path: &str, id: &str, custom: &Value) -> Result<ToolCall, Reques
 
 /// The call in `function_call`, the form before `tool_calls`.
 fn older_call(
-    (at, path): (usize, &str),
+    at: usize,
+    path: &str,
     fields: &Map<String, Value>,
 ) -> Result<Option<ToolCall>, RequestError> {
     let call = fields.get("function_call").filter(|call| !call.is_null());

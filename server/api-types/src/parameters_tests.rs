@@ -1,6 +1,6 @@
 //! Calls whose arguments are texts between tags.
 
-use hone_domain::{Heard, Listening};
+use hone_domain::{OutputFormat, ParsedOutput};
 
 use super::tests::{demanded_as, follows, grammars, tool};
 use super::*;
@@ -57,14 +57,14 @@ fn demanded_calls_follow_their_schema() {
         ] {
             let said = call("f", parameters);
             assert_eq!(follows(&held, &said), passes, "{said}");
-            let heard = Heard::of(
+            let parsed = ParsedOutput::of(
                 &said,
-                Listening {
+                OutputFormat {
                     calls: Some(STYLE),
-                    ..Listening::default()
+                    ..OutputFormat::default()
                 },
             );
-            assert_eq!(heard.calls.len(), 1, "{said}");
+            assert_eq!(parsed.calls.len(), 1, "{said}");
         }
         assert!(!follows(&held, &call("g", &[text, count])));
         // Line breaks are forgotten at times.

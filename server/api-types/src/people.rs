@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::RequestError;
 use crate::capture::{is_raw, mode_of};
 use crate::groups::KeeperReply;
-use hone_accounts::Via;
+use hone_accounts::AuthMethod;
 use hone_accounts::{is_name, password_fault, secrets};
 
 /// Most characters of a key's name.
@@ -54,7 +54,7 @@ pub struct MeReply {
     #[schema(value_type = String)]
     pub role: UserRole,
     /// How they are known.
-    pub via: Via,
+    pub via: AuthMethod,
     /// With a cookie: the value of the header `x-hone-csrf` for everything but reading.
     pub csrf: Option<String>,
     /// Whether there are accounts to sign in to.

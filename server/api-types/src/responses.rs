@@ -255,7 +255,7 @@ impl ResponsesRequest {
         for (at, item) in items.iter().enumerate() {
             reader.newest(at >= newest_from);
             let path = format!("input[{at}]");
-            push_item(&path, item, (reader, stored, &mut messages))?;
+            push_item(&path, item, reader, stored, &mut messages)?;
         }
         if messages.is_empty() {
             return Err(RequestError::invalid(
@@ -324,7 +324,9 @@ fn push_call(call: ToolCall, messages: &mut Vec<Message>) {
 fn push_item(
     path: &str,
     item: &Value,
-    (reader, stored, messages): (&mut Reader, &Stored, &mut Vec<Message>),
+    reader: &mut Reader,
+    stored: &Stored,
+    messages: &mut Vec<Message>,
 ) -> Result<(), RequestError> {
     match kind_of(item) {
         "message" => messages.push(said(path, item, reader)?),

@@ -71,7 +71,8 @@ pub struct SamplingBounds {
 fn ranged(
     name: &str,
     value: Option<f64>,
-    (low, high): (f64, f64),
+    low: f64,
+    high: f64,
     default: f32,
 ) -> Result<f32, RequestError> {
     match value {
@@ -105,7 +106,8 @@ pub fn limit_of_logprobs(
     param: &str,
     max_tokens: Option<u32>,
     alternatives: Option<u8>,
-    (completions, max_positions): (usize, usize),
+    completions: usize,
+    max_positions: usize,
 ) -> Result<Option<u32>, RequestError> {
     let Some(alternatives) = alternatives else {
         return Ok(max_tokens);
@@ -133,7 +135,8 @@ impl SamplingFields {
         let repetition = ranged(
             "repetition_penalty",
             self.repetition_penalty,
-            (0.0, 10.0),
+            0.0,
+            10.0,
             defaults.repetition_penalty,
         )?;
         if repetition <= 0.0 {
@@ -148,20 +151,16 @@ impl SamplingFields {
             temperature: ranged(
                 "temperature",
                 self.temperature,
-                (0.0, 2.0),
+                0.0,
+                2.0,
                 defaults.temperature,
             )?,
-            top_p: ranged("top_p", self.top_p, (0.0, 1.0), defaults.top_p)?,
+            top_p: ranged("top_p", self.top_p, 0.0, 1.0, defaults.top_p)?,
             top_k: top_k.map_or(defaults.top_k, |k| k.max(0) as u32),
-            min_p: ranged("min_p", self.min_p, (0.0, 1.0), defaults.min_p)?,
+            min_p: ranged("min_p", self.min_p, 0.0, 1.0, defaults.min_p)?,
             seed: self.seed.map_or(seed, |s| s as u64),
-            frequency_penalty: ranged(
-                "frequency_penalty",
-                self.frequency_penalty,
-                (-2.0, 2.0),
-                0.0,
-            )?,
-            presence_penalty: ranged("presence_penalty", self.presence_penalty, (-2.0, 2.0), 0.0)?,
+            frequency_penalty: ranged("frequency_penalty", self.frequency_penalty, -2.0, 2.0, 0.0)?,
+            presence_penalty: ranged("presence_penalty", self.presence_penalty, -2.0, 2.0, 0.0)?,
             repetition_penalty: repetition,
             logit_bias: self.biases(bounds.vocab)?,
             top_logprobs: 0,
@@ -193,7 +192,7 @@ impl SamplingFields {
                 })?;
                 Ok((
                     token,
-                    ranged("logit_bias", Some(*bias), (-100.0, 100.0), 0.0)?,
+                    ranged("logit_bias", Some(*bias), -100.0, 100.0, 0.0)?,
                 ))
             })
             .collect()

@@ -277,7 +277,7 @@ impl<'a> Count<'a, '_> {
                     }
                 }
                 ("$ref", Value::String(name)) => together.push(self.reference(name)?),
-                (key, value) => self.assertion((key, value), &mut own, depth)?,
+                (key, value) => self.assertion(key, value, &mut own, depth)?,
             }
         }
         if own.options > 0.0 {
@@ -311,7 +311,8 @@ impl<'a> Count<'a, '_> {
     /// A key that says something by itself.
     fn assertion(
         &mut self,
-        (key, value): (&'a str, &'a Value),
+        key: &'a str,
+        value: &'a Value,
         own: &mut Size<'a>,
         depth: usize,
     ) -> Option<()> {

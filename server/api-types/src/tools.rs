@@ -126,7 +126,7 @@ fn any_arguments() -> Map<String, Value> {
 }
 
 /// What stands around arguments that are texts between tags, within what opens and closes the call.
-fn said_around(name: &str, (open, close): (&str, &str)) -> (String, String) {
+fn said_around(name: &str, open: &str, close: &str) -> (String, String) {
     let begin = quoted(&format!("{open}{FUNCTION_OPEN}{name}>"));
     (
         format!("{begin} LINE?"),
@@ -180,8 +180,10 @@ impl CallRules {
     /// Adds the arguments of the tool at a place of the request, which are texts between tags.
     fn said_arguments(
         &mut self,
-        (at, tool): (usize, &Value),
-        (follows, said): (Follows, &mut SaidRoom),
+        at: usize,
+        tool: &Value,
+        follows: Follows,
+        said: &mut SaidRoom,
     ) -> Result<(), RequestError> {
         let param = format!("tools[{at}].function.parameters");
         let schema = match follows {
@@ -208,13 +210,9 @@ impl CallRules {
     }
 
     /// Adds the arguments of the tool at a place of the request.
-    fn arguments(
-        &mut self,
-        (at, tool): (usize, &Value),
-        follows: Follows,
-    ) -> Result<(), RequestError> {
+    fn arguments(&mut self, at: usize, tool: &Value, follows: Follows) -> Result<(), RequestError> {
         if let Some(mut said) = self.said.take() {
-            let added = self.said_arguments((at, tool), (follows, &mut said));
+            let added = self.said_arguments(at, tool, follows, &mut said);
             self.said = Some(said);
             return added;
         }
@@ -257,7 +255,7 @@ impl CallRules {
             let (before, behind) = around(name_of(tool));
             let rule = format!("call{at}: {before} args{at} {behind}\n");
             self.text.push_str(&rule);
-            self.arguments((at, tool), follows(tool))?;
+            self.arguments(at, tool, follows(tool))?;
             names.push(format!("call{at}"));
         }
         self.text
@@ -387,7 +385,7 @@ impl Offer {
         let mut rules = CallRules::new(text, style);
         let around = |name: &str| {
             if style == CallStyle::Parameters {
-                return said_around(name, ("", ""));
+                return said_around(name, "", "");
             }
             let name = format!("{},", quoted(name));
             let [open, name, key] = ["{\"name\":", &name, "\"arguments\":"].map(quoted);
@@ -427,7 +425,7 @@ impl Offer {
         let mut rules = CallRules::new(text, style);
         let around = |name: &str| {
             if style == CallStyle::Parameters {
-                return said_around(name, (&open, &close));
+                return said_around(name, &open, &close);
             }
             let name = quoted(name);
             let begin = format!("{open}{{\"name\": {name}, \"{arguments}\": ");

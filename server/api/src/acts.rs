@@ -1,5 +1,5 @@
 //! Acts: requests that decide something. What is decided stands in the ledger first, and is told to
-//! the engine, the door and the others next. A client that leaves in between ends no act: each has a
+//! the engine, the gateway and the others next. A client that leaves in between ends no act: each has a
 //! task of its own, which goes on to its end.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};

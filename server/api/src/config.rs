@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use hone_api_types::capture::is_raw;
 
-/// The HTTP door.
+/// The HTTP server.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpConfig {
@@ -132,8 +132,8 @@ impl HttpConfig {
         }
     }
 
-    /// Bounds of the door.
-    pub fn door_limits(&self) -> Limits {
+    /// Bounds of inference.
+    pub fn inference_limits(&self) -> Limits {
         Limits {
             receipt_timeout: Duration::from_millis(self.receipt_timeout_ms),
             completion_timeout: Duration::from_millis(self.completion_timeout_ms),

@@ -17,13 +17,13 @@ use http_body_util::BodyExt;
 
 use super::Http;
 use super::anthropic;
-use super::asked::Asked;
 use super::cors::Cors;
 use super::error::ApiError;
-use super::guard::{self, Shown};
+use super::guard::{self, Credential};
+use super::request_context::RequestContext;
 use super::rights::{self, ForAgents, HasRights as _, Right};
 use hone_accounts::Caller;
-use hone_accounts::meter::{Standing, reset_text};
+use hone_accounts::rate_limit::{RateLimitStatus, reset_text};
 use hone_accounts::secrets::{csrf, same};
 use hone_monitor::telemetry;
 
@@ -36,7 +36,7 @@ const ID_BYTES_MAX: usize = 128;
 pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = RequestId(http.ids.next());
-    let shown = shown_id(request.headers(), id);
+    let public_id = public_id_of(request.headers(), id);
     let method = method_name(request.method());
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map(MatchedPath::as_str);
@@ -55,19 +55,19 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let cors = Cors::of(&http.guard.get(), request.headers());
     let mut response = match cors.preflight(request.method(), request.headers()) {
         Some(told) => told,
-        None => admitted(&http, (id, &shown), (peer, route), (request, next)).await,
+        None => admitted(&http, id, &public_id, peer, route, request, next).await,
     };
     if is_anthropic {
-        response = anthropic::told(response, &shown);
+        response = anthropic::told(response, &public_id);
     }
     cors.tell(&mut response);
-    if let Ok(value) = HeaderValue::from_str(&shown) {
+    if let Ok(value) = HeaderValue::from_str(&public_id) {
         response.headers_mut().insert("x-request-id", value);
     }
     let (status, took) = (response.status().as_u16(), began.elapsed());
     http.traffic.answered((method, &path, status), took);
     tracing::info!(
-        request = %shown,
+        request = %public_id,
         method,
         path,
         meant,
@@ -81,30 +81,33 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
 /// Answers those who may ask.
 async fn admitted(
     http: &Http,
-    (id, shown): (RequestId, &str),
-    (peer, route): (IpAddr, Option<&str>),
-    (request, next): (Request, Next),
+    id: RequestId,
+    public_id: &str,
+    peer: IpAddr,
+    route: Option<&str>,
+    request: Request,
+    next: Next,
 ) -> Response {
     let seen = Seen {
         method: request.method(),
         route,
         peer,
-        client: guard::client_of(&http.config, (peer, request.headers())),
+        client: guard::client_of(&http.config, peer, request.headers()),
         headers: request.headers(),
     };
     let client = seen.client;
     match admit(http, seen).await {
         Err(error) => refused(&error, route),
         Ok(caller) => {
-            let asked = Asked {
+            let context = RequestContext {
                 id,
-                shown: shown.to_owned(),
+                public_id: public_id.to_owned(),
                 caller,
                 peer,
                 client,
                 parent: telemetry::parent(request.headers()),
             };
-            within_limits(http, (asked, route), (request, next)).await
+            within_limits(http, context, route, request, next).await
         }
     }
 }
@@ -112,46 +115,48 @@ async fn admitted(
 /// Answers, within the caller's limits where the route has any.
 async fn within_limits(
     http: &Http,
-    (asked, route): (Asked, Option<&str>),
-    (mut request, next): (Request, Next),
+    context: RequestContext,
+    route: Option<&str>,
+    mut request: Request,
+    next: Next,
 ) -> Response {
     if !rights::is_metered(route) {
-        return answer(http, asked, (request, next)).await;
+        return answer(http, context, (request, next)).await;
     }
-    let caller = asked.caller.clone();
-    let (mut response, ticket) = match http.meters.admit(&caller, asked.id) {
+    let caller = context.caller.clone();
+    let (mut response, permit) = match http.rate_limiter.admit(&caller, context.id) {
         Err(error) => (ApiError::from(error).into_response(), None),
-        Ok(ticket) => {
-            let ticket = ticket.map(Arc::new);
+        Ok(permit) => {
+            let permit = permit.map(Arc::new);
             // What goes on when its client leaves keeps it.
-            if let Some(ticket) = &ticket {
-                request.extensions_mut().insert(ticket.clone());
+            if let Some(permit) = &permit {
+                request.extensions_mut().insert(permit.clone());
             }
-            (answer(http, asked, (request, next)).await, ticket)
+            (answer(http, context, (request, next)).await, permit)
         }
     };
-    tell_standing(&mut response, http.meters.standing(&caller));
-    let Some(ticket) = ticket else {
+    tell_limits(&mut response, http.rate_limiter.status(&caller));
+    let Some(permit) = permit else {
         return response;
     };
     // A stream counts as one until its last byte is out or its client has left.
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _counted = &ticket;
+            let _counted = &permit;
             frame
         }))
     })
 }
 
 /// What is left of the caller's limits, in headers.
-fn tell_standing(response: &mut Response, standing: Standing) {
-    let rows = [("requests", standing.requests), ("tokens", standing.tokens)];
-    for (what, shown) in rows {
-        let Some(shown) = shown else { continue };
+fn tell_limits(response: &mut Response, status: RateLimitStatus) {
+    let rows = [("requests", status.requests), ("tokens", status.tokens)];
+    for (what, info) in rows {
+        let Some(info) = info else { continue };
         let values = [
-            ("limit", shown.limit.to_string()),
-            ("remaining", shown.remaining.to_string()),
-            ("reset", reset_text(shown.reset_ms)),
+            ("limit", info.limit.to_string()),
+            ("remaining", info.remaining.to_string()),
+            ("reset", reset_text(info.reset_ms)),
         ];
         for (name, value) in values {
             let name = HeaderName::try_from(format!("x-ratelimit-{name}-{what}"));
@@ -163,14 +168,18 @@ fn tell_standing(response: &mut Response, standing: Standing) {
 }
 
 /// Runs the handler once there is room for the body; a panic of it is an answer as well.
-async fn answer(http: &Http, asked: Asked, (request, next): (Request, Next)) -> Response {
-    let entered = http.bodies.enter(asked.caller.counts_as(), request);
+async fn answer(
+    http: &Http,
+    context: RequestContext,
+    (request, next): (Request, Next),
+) -> Response {
+    let entered = http.body_budget.enter(context.caller.counts_as(), request);
     let (mut request, _room) = match entered.await {
         Ok(entered) => entered,
         Err(error) => return error.into_response(),
     };
-    let id = asked.id;
-    request.extensions_mut().insert(asked);
+    let id = context.id;
+    request.extensions_mut().insert(context);
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
@@ -215,8 +224,8 @@ async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
     let caller = http.people.seated(identify(http, &seen).await?);
     caller.check(needed?)?;
     match seen.headers.get(AGENT) {
-        Some(agent) => act_for(http, caller, (agent, seen.route)),
-        None => within_agency(http, caller, (seen.method, seen.route)),
+        Some(agent) => act_for(http, caller, agent, seen.route),
+        None => within_agency(http, caller, seen.method, seen.route),
     }
 }
 
@@ -224,7 +233,8 @@ async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
 fn act_for(
     http: &Http,
     caller: Caller,
-    (agent, route): (&HeaderValue, Option<&str>),
+    agent: &HeaderValue,
+    route: Option<&str>,
 ) -> Result<Caller, ApiError> {
     let Some(what) = rights::for_agents(route) else {
         return Err(ApiError::Forbidden {
@@ -259,7 +269,8 @@ fn act_for(
 fn within_agency(
     http: &Http,
     caller: Caller,
-    (method, route): (&Method, Option<&str>),
+    method: &Method,
+    route: Option<&str>,
 ) -> Result<Caller, ApiError> {
     if rights::is_open_to_agents(method, route) || !http.people.groups().is_agent(&caller.owner) {
         return Ok(caller);
@@ -274,17 +285,17 @@ fn within_agency(
 }
 
 async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
-    let shown = guard::shown(seen.headers);
+    let credential = guard::credential(seen.headers);
     let guard = http.guard.get();
-    let found = match shown {
-        Shown::Nothing => None,
-        Shown::Key(key) => match guard.find(key) {
+    let found = match credential {
+        Credential::Nothing => None,
+        Credential::Key(key) => match guard.find(key) {
             Some(caller) => Some(caller),
             None => http.people.key(seen.client, key).await?,
         },
-        Shown::Cookie(token) => http.people.session(token).await?,
+        Credential::Cookie(token) => http.people.session(token).await?,
     };
-    if let (Shown::Cookie(token), Some(_)) = (shown, &found) {
+    if let (Credential::Cookie(token), Some(_)) = (credential, &found) {
         check_csrf(seen, token)?;
     }
     let people = &http.people;
@@ -292,7 +303,7 @@ async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {
         !guard.keys.is_empty() || people.has_users() || people.has_keys() || people.takes_tokens();
     guard.admit(
         (seen.peer, seen.method, seen.headers),
-        (shown, found),
+        (credential, found),
         strict,
     )
 }
@@ -327,7 +338,7 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
-fn shown_id(headers: &HeaderMap, id: RequestId) -> String {
+fn public_id_of(headers: &HeaderMap, id: RequestId) -> String {
     headers
         .get("x-request-id")
         .and_then(|v| v.to_str().ok())

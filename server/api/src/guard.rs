@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, header};
 use hone_domain::{LOCAL_OWNER, RateLimits, UserRole};
 use sha2::{Digest as _, Sha256};
 
-use hone_accounts::{Allowance, Caller, PeopleConfig, Via};
+use hone_accounts::{AuthMethod, Caller, EffectiveLimits, PeopleConfig};
 
 use crate::config::{HttpConfig, Key};
 use crate::error::ApiError;
@@ -51,9 +51,9 @@ pub struct Guard {
     pub origins_allowed: Vec<String>,
 }
 
-/// What a request shows of who sends it.
+/// The credential that a request presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown<'a> {
+pub enum Credential<'a> {
     /// Nothing.
     Nothing,
     /// A key, or a token of the identity provider.
@@ -69,13 +69,13 @@ const DEVICE_COOKIE: &str = "hone_device";
 /// How long a device is known: half a year.
 const DEVICE_AGE_S: u32 = 15_552_000;
 
-/// What a request shows of who sends it. A key goes before a cookie.
-pub fn shown(headers: &HeaderMap) -> Shown<'_> {
+/// The credential that a request presents. A key takes precedence over a cookie.
+pub fn credential(headers: &HeaderMap) -> Credential<'_> {
     let api_key = headers.get("x-api-key").and_then(|v| v.to_str().ok());
     if let Some(key) = bearer(headers).or(api_key.map(str::trim)) {
-        return Shown::Key(key);
+        return Credential::Key(key);
     }
-    cookie(headers, COOKIE).map_or(Shown::Nothing, Shown::Cookie)
+    cookie(headers, COOKIE).map_or(Credential::Nothing, Credential::Cookie)
 }
 
 /// The device on which a request says that somebody signed in before.
@@ -97,8 +97,10 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 /// Whether the browser speaks TLS: by the address it is told to use, to this server itself, or to a
 /// trusted proxy that says so.
 pub fn is_by_tls(
-    (http, people): (&HttpConfig, &PeopleConfig),
-    (peer, headers): (IpAddr, &HeaderMap),
+    http: &HttpConfig,
+    people: &PeopleConfig,
+    peer: IpAddr,
+    headers: &HeaderMap,
 ) -> bool {
     let said = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
     people.is_tls()
@@ -108,7 +110,7 @@ pub fn is_by_tls(
 
 /// Who a request comes from: the peer, or whom trusted proxies name. What stands before that is anybody's
 /// word.
-pub fn client_of(http: &HttpConfig, (peer, headers): (IpAddr, &HeaderMap)) -> IpAddr {
+pub fn client_of(http: &HttpConfig, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     let lines = headers.get_all("x-forwarded-for").iter().rev();
     let mut named = lines.flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
     let mut client = peer.to_canonical();
@@ -160,21 +162,21 @@ impl Guard {
     pub fn admit(
         &self,
         (peer, method, headers): (IpAddr, &Method, &HeaderMap),
-        (shown, found): (Shown<'_>, Option<Caller>),
+        (credential, found): (Credential<'_>, Option<Caller>),
         strict: bool,
     ) -> Result<Caller, ApiError> {
-        let local = || self.local((peer, method, headers), strict && !self.trust_loopback);
+        let local = || self.local(peer, method, headers, strict && !self.trust_loopback);
         if let Some(caller) = found {
             return Ok(caller);
         }
-        match shown {
-            Shown::Nothing => local(),
-            Shown::Cookie(_) => Err(ApiError::Credentials {
+        match credential {
+            Credential::Nothing => local(),
+            Credential::Cookie(_) => Err(ApiError::Credentials {
                 code: "signed_out",
                 message: "this sign-in has ended; sign in again".to_owned(),
             }),
-            Shown::Key(key) if !strict && self.loopback && !looks_like_key(key) => local(),
-            Shown::Key(_) => Err(ApiError::Unauthorized(
+            Credential::Key(key) if !strict && self.loopback && !looks_like_key(key) => local(),
+            Credential::Key(_) => Err(ApiError::Unauthorized(
                 "this API key is not known here, or it has expired or was revoked".to_owned(),
             )),
         }
@@ -185,7 +187,9 @@ impl Guard {
     /// what others send need not say so, and then looks the same.
     fn local(
         &self,
-        (peer, method, headers): (IpAddr, &Method, &HeaderMap),
+        peer: IpAddr,
+        method: &Method,
+        headers: &HeaderMap,
         is_inhabited: bool,
     ) -> Result<Caller, ApiError> {
         if is_inhabited && self.loopback && peer.is_loopback() && !self.sign_in {
@@ -223,8 +227,8 @@ impl Guard {
         Ok(Caller {
             owner: LOCAL_OWNER.to_owned(),
             role: UserRole::Admin,
-            via: Via::Loopback,
-            allowance: Allowance::default(),
+            via: AuthMethod::Loopback,
+            allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
             acted_by: None,
@@ -245,10 +249,10 @@ impl Guard {
         found.map(|key| Caller {
             owner: key.owner.clone(),
             role: key.role,
-            via: Via::Key,
-            allowance: Allowance {
+            via: AuthMethod::Key,
+            allowance: EffectiveLimits {
                 key: Some((key.public_part(), RateLimits::default())),
-                ..Allowance::default()
+                ..EffectiveLimits::default()
             },
             despite_store_false: false,
             raw_logprobs: None,

@@ -4,9 +4,8 @@
 
 pub mod acts;
 pub mod anthropic;
-pub mod asked;
-pub mod bodies;
 pub mod body;
+pub mod body_budget;
 mod config;
 pub mod cors;
 pub mod envelope;
@@ -18,6 +17,7 @@ pub mod openapi;
 pub mod page;
 pub mod replays;
 pub mod reply;
+pub mod request_context;
 pub mod rights;
 pub mod routes;
 pub mod settings;

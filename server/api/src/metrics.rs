@@ -1,15 +1,15 @@
-//! `/metrics` as text. Everything that is counted already lives in snapshots (board, engine,
-//! door, traffic), so a renderer of one page is all it takes. Names follow vLLM's habit, so that
+//! `/metrics` as text. Everything that is counted already lives in snapshots (status registry, engine,
+//! gateway, traffic), so a renderer of one page is all it takes. Names follow vLLM's habit, so that
 //! dashboards and autoscalers written for it need only another prefix.
 
 use std::fmt::Write as _;
 
 use hone_domain::Loop;
-use hone_runtime::{RoomState, RoomStatus};
+use hone_runtime::{LoopPhase, LoopStatus};
 use hone_serve::{EngineStats, HistogramSnapshot};
 
 use super::Http;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 use hone_monitor::funnel::funnel;
 use hone_monitor::traffic::BOUNDS_S;
 
@@ -72,9 +72,9 @@ pub fn render(http: &Http) -> String {
     page.family("build_info", "gauge", "Version of the program.");
     page.value("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     traffic(&mut page, http);
-    if let Some(door) = &http.door {
-        engine(&mut page, &door.backend.stats());
-        completions(&mut page, http, door);
+    if let Some(inference) = &http.inference {
+        engine(&mut page, &inference.backend.stats());
+        completions(&mut page, http, inference);
     }
     loops(&mut page, http);
     process(&mut page, http);
@@ -188,8 +188,8 @@ fn engine(page: &mut Page, stats: &EngineStats) {
     );
 }
 
-fn completions(page: &mut Page, http: &Http, door: &Door) {
-    let counters = &door.counters;
+fn completions(page: &mut Page, http: &Http, inference: &InferenceService) {
+    let counters = &inference.counters;
     page.family(
         "request_success_total",
         "counter",
@@ -225,12 +225,12 @@ fn completions(page: &mut Page, http: &Http, door: &Door) {
     for (how, count) in counters.binds() {
         page.value("binds_total", &[("how", how)], count as f64);
     }
-    counters_page(page, http, door);
+    counters_page(page, http, inference);
 }
 
 #[rustfmt::skip]
-fn counters_page(page: &mut Page, http: &Http, door: &Door) {
-    let counters = &door.counters;
+fn counters_page(page: &mut Page, http: &Http, inference: &InferenceService) {
+    let counters = &inference.counters;
     let rows = [
         ("prompts_reused_total", "Prompts that began with a recorded turn's exact tokens.", &counters.prompts_reused),
         ("prompts_mismatched_total", "Prompts whose text differed from the recorded turn's.", &counters.prompts_mismatched),
@@ -242,8 +242,8 @@ fn counters_page(page: &mut Page, http: &Http, door: &Door) {
     for (name, help, counter) in rows {
         page.one((name, "counter", help), counter.get() as f64);
     }
-    page.one(("completions_live", "gauge", "Completions under way."), door.live.count() as f64);
-    page.one(("sessions", "gauge", "Sessions remembered."), door.sessions() as f64);
+    page.one(("completions_live", "gauge", "Completions under way."), inference.live.count() as f64);
+    page.one(("sessions", "gauge", "Sessions remembered."), inference.sessions() as f64);
     let scopes = http.policies.get().len() as f64;
     page.one(("scopes_with_policy", "gauge", "Scopes with a published policy."), scopes);
 }
@@ -253,13 +253,13 @@ type LoopRow = (
     &'static str,
     &'static str,
     &'static str,
-    fn(&RoomStatus) -> f64,
+    fn(&LoopStatus) -> f64,
 );
 
 #[rustfmt::skip]
 const LOOPS: &[LoopRow] = &[
-    ("loop_up", "gauge", "1 while the loop runs.", |s| f64::from(s.state == RoomState::Running)),
-    ("loop_paused", "gauge", "1 while the loop is switched off.", |s| f64::from(s.state == RoomState::Paused)),
+    ("loop_up", "gauge", "1 while the loop runs.", |s| f64::from(s.state == LoopPhase::Running)),
+    ("loop_paused", "gauge", "1 while the loop is switched off.", |s| f64::from(s.state == LoopPhase::Paused)),
     ("loop_steps_total", "counter", "Steps taken.", |s| s.steps as f64),
     ("loop_restarts_total", "counter", "Restarts after a failure.", |s| s.restarts as f64),
     ("loop_queue_depth", "gauge", "Values waiting in the inbox.", |s| s.queue_depth as f64),
@@ -271,12 +271,12 @@ const LOOPS: &[LoopRow] = &[
 const BESIDE: [&str; 2] = ["loop_up", "loop_restarts_total"];
 
 fn loops(page: &mut Page, http: &Http) {
-    let board = http.board.snapshot();
+    let registry = http.registry.snapshot();
     for (name, kind, help, read) in LOOPS {
         page.family(name, kind, help);
-        let told = |room: &str| BESIDE.contains(name) || Loop::named(room).is_some();
-        for (room, status) in board.iter().filter(|(room, _)| told(room)) {
-            page.value(name, &[("loop", room)], read(status));
+        let told = |one: &str| BESIDE.contains(name) || Loop::named(one).is_some();
+        for (one, status) in registry.iter().filter(|(one, _)| told(one)) {
+            page.value(name, &[("loop", one)], read(status));
         }
     }
     page.family(
@@ -284,13 +284,13 @@ fn loops(page: &mut Page, http: &Http) {
         "counter",
         "Turns by how far their hints came since the start.",
     );
-    for (stage, count) in funnel(&board) {
+    for (stage, count) in funnel(&registry) {
         page.value("funnel_total", &[("stage", stage)], count as f64);
     }
     page.family("loop_number", "gauge", "The loops' own numbers.");
-    for (room, status) in &board {
+    for (one, status) in &registry {
         for (name, value) in &status.numbers {
-            page.value("loop_number", &[("loop", room), ("name", name)], *value);
+            page.value("loop_number", &[("loop", one), ("name", name)], *value);
         }
     }
 }

@@ -25,10 +25,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::asked::Asked;
 use super::error::ApiError;
+use super::request_context::RequestContext;
 use crate::body::{BodyLimits, read_bytes};
-use hone_accounts::meter::Ticket;
+use hone_accounts::rate_limit::Permit;
 
 /// The header.
 const KEY: &str = "idempotency-key";
@@ -228,7 +228,7 @@ pub async fn layer(
     if request.method() != Method::POST || !ROUTES.contains(&route.as_str()) || key.is_none() {
         return next.run(request).await;
     }
-    match keyed(&replaying, (route, request), next).await {
+    match keyed(&replaying, route, request, next).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
     }
@@ -236,13 +236,16 @@ pub async fn layer(
 
 async fn keyed(
     replaying: &Arc<Replaying>,
-    (route, request): (String, Request),
+    route: String,
+    request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let key = key_of(request.headers())?;
-    let asked = request.extensions().get::<Asked>().cloned();
-    let request_id = asked.as_ref().map(|asked| asked.id);
-    let owner = asked.map(|asked| asked.caller.owner).unwrap_or_default();
+    let context = request.extensions().get::<RequestContext>().cloned();
+    let request_id = context.as_ref().map(|context| context.id);
+    let owner = context
+        .map(|context| context.caller.owner)
+        .unwrap_or_default();
     let (parts, body) = request.into_parts();
     let bytes = read_bytes(&parts.headers, body, replaying.limits).await?;
     let name = (owner, route, key);
@@ -346,7 +349,7 @@ struct Writing {
     kept: Arc<Kept>,
     is_whole: bool,
     /// It counts as a completion of its caller while it comes, whether or not they stay.
-    _ticket: Option<Arc<Ticket>>,
+    _ticket: Option<Arc<Permit>>,
 }
 
 /// That a request began is being noted.
@@ -357,11 +360,11 @@ impl Writing {
     async fn earlier(&mut self) -> Result<bool, ApiError> {
         let replays = &self.replaying.replays;
         let since_ms = self.replaying.clock.now_ms() - replays.limits.keep_ms;
-        let asked = timeout(
+        let looked_up = timeout(
             LEDGER_TIMEOUT,
             replays.store.answered(&self.stored, since_ms),
         );
-        let answered = match asked.await {
+        let answered = match looked_up.await {
             Ok(Ok(answered)) => answered,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "whether this was answered before could not be read");

@@ -27,7 +27,7 @@ pub enum Right {
 
 use Right::{AdminRead, AdminWrite, Developer, Open, User};
 
-/// Every route of the house: method, path as the router matches it, right. One row each.
+/// Every route of the server: method, path as the router matches it, right. One row each.
 pub const RIGHTS: &[(&str, &str, Right)] = &[
     // Probes and the document.
     ("GET", "/livez", Open),

@@ -7,13 +7,13 @@ use std::time::Instant;
 use hone_collect::Input;
 use hone_domain::{AdapterImporter, Policies};
 use hone_ledger::{Ledger, Personal, Versions};
-use hone_runtime::{Board, Clock, Ids, Latest, Outbox};
+use hone_runtime::{Clock, Ids, Latest, Outbox, StatusRegistry};
 use tokio::sync::Semaphore;
 
 use crate::HttpConfig;
 use crate::acts::Acts;
-use crate::bodies::Bodies;
 use crate::body::BodyLimits;
+use crate::body_budget::BodyBudget;
 use crate::guard::Guard;
 use crate::page::Page;
 use crate::replays::{Replaying, Replays};
@@ -21,10 +21,10 @@ use crate::settings::Setting;
 use crate::swap::Swap;
 use hone_accounts::Directory;
 use hone_accounts::audit::Audit;
-use hone_accounts::meter::Meters;
+use hone_accounts::rate_limit::RateLimiter;
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::BindingConfig;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
 use hone_inference::learning::Rules;
@@ -35,7 +35,7 @@ use hone_monitor::watch::{Serving, Sources, Watch};
 /// What handlers share.
 pub struct Http {
     /// Answers chats, where serve runs in this process.
-    pub door: Option<Arc<Door>>,
+    pub inference: Option<Arc<InferenceService>>,
     /// Collect's queue, where collect runs in this process.
     pub collect: Option<Outbox<Input>>,
     /// What became of turns.
@@ -58,8 +58,8 @@ pub struct Http {
     pub policies: Latest<Policies>,
     /// The training job under way.
     pub under_way: Arc<dyn Fn() -> Option<TrainingJob> + Send + Sync>,
-    /// The rooms' conditions.
-    pub board: Board,
+    /// The loops' conditions.
+    pub registry: StatusRegistry,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Identifiers.
@@ -77,15 +77,15 @@ pub struct Http {
     /// The record of who did what.
     pub audit: Audit,
     /// What callers used of their limits.
-    pub meters: Arc<Meters>,
+    pub rate_limiter: Arc<RateLimiter>,
     /// Whether the process is stopping.
     pub life: Life,
     /// What was counted here.
     pub traffic: Traffic,
     /// Requests that decide something, which go on when their client leaves.
     pub acts: Arc<Acts>,
-    /// Room for large bodies.
-    pub bodies: Bodies,
+    /// Budget for large bodies.
+    pub body_budget: BodyBudget,
     /// Answers that retries get.
     pub replays: Arc<Replays>,
     /// Places for watchers of `/admin/v1/events`.
@@ -167,9 +167,12 @@ impl Http {
             ledger: self.ledger.clone(),
             versions: self.versions.clone(),
             policies: self.policies.reader(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
             clock: self.clock.clone(),
-            serving: self.door.clone().map(|door| door as Arc<dyn Serving>),
+            serving: self
+                .inference
+                .clone()
+                .map(|inference| inference as Arc<dyn Serving>),
             is_draining: Arc::new(move || life.is_draining()),
         }
     }

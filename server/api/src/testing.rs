@@ -1,4 +1,4 @@
-//! A door with a scripted backend and a scripted recorder, called without a socket.
+//! A gateway with a scripted backend and a scripted recorder, called without a socket.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -22,8 +22,8 @@ use hone_kernels::Executor;
 use hone_ledger::{FeedbackOutcome, LateTurns, People};
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
-    queue,
+    Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
+    StatusRegistry, queue,
 };
 use hone_serve::{Answer, Backend, Cancel, Capabilities, EngineStats, HeldGrammar};
 use http_body_util::BodyExt;
@@ -34,7 +34,7 @@ use tower::ServiceExt;
 
 use super::Key;
 use super::acts::Acts;
-use super::bodies::Bodies;
+use super::body_budget::BodyBudget;
 use super::guard::Guard;
 use super::page::Page;
 use super::replays::Replays;
@@ -47,12 +47,14 @@ use crate::settings::{Origin, Setting};
 use hone_accounts::Directory;
 use hone_accounts::LimitsConfig;
 use hone_accounts::audit::Audit;
-use hone_accounts::meter::Meters;
+use hone_accounts::rate_limit::RateLimiter;
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::eraser::Eraser;
 use hone_inference::learning::{Corrections, Lessons, Rules};
 use hone_inference::{BindingConfig, LearningConfig};
-use hone_inference::{ByteLanguage, Door, DoorCounters, Language, Limits, Live, Places};
+use hone_inference::{
+    ByteLanguage, FairSemaphore, InferenceCounters, InferenceService, Language, Limits, Live,
+};
 use hone_monitor::traffic::Traffic;
 use hone_monitor::troubles::Troubles;
 use hone_monitor::watch::Watch;
@@ -358,7 +360,7 @@ pub(crate) struct Told {
     pub(crate) done: usize,
 }
 
-/// A door to test.
+/// A gateway to test.
 pub(crate) struct Stage {
     pub(crate) fake: Arc<Fake>,
     pub(crate) told: Arc<Mutex<Told>>,
@@ -487,13 +489,13 @@ type Links<'a> = (
     Arc<LateTurns>,
 );
 
-fn door_of(
+fn inference_of(
     fake: Arc<Fake>,
     (collect, rules, policies, late): Links<'_>,
-    (config, meters, (clock, ids, abort)): (&HttpConfig, Arc<Meters>, Times),
+    (config, rate_limiter, (clock, ids, abort)): (&HttpConfig, Arc<RateLimiter>, Times),
     language: Arc<dyn Language>,
-) -> Arc<Door> {
-    Arc::new(Door {
+) -> Arc<InferenceService> {
+    Arc::new(InferenceService {
         backend: fake,
         language,
         takes: std::sync::OnceLock::new(),
@@ -505,17 +507,17 @@ fn door_of(
         troubles: Troubles::default(),
         clock,
         ids,
-        meters,
+        rate_limiter,
         limits: Limits {
             completion_timeout: Duration::from_secs(60),
             inline_chars_max: 1_000,
-            ..config.door_limits()
+            ..config.inference_limits()
         },
-        counters: DoorCounters::default(),
+        counters: InferenceCounters::default(),
         live: Live::default(),
         telemetry: None,
-        embedding: Places::new(1),
-        apart: Places::new(2),
+        embedding: FairSemaphore::new(1),
+        apart: FairSemaphore::new(2),
         abort,
     })
 }
@@ -523,13 +525,13 @@ fn door_of(
 fn eraser_of(
     ledger: &Arc<SqliteLedger>,
     folder: &Path,
-    (policies, door): (Latest<Policies>, &Door),
+    (policies, inference): (Latest<Policies>, &InferenceService),
 ) -> Arc<Eraser> {
     let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
     Arc::new(Eraser::new(
         (ledger.clone(), ledger.clone()),
-        (Arc::new(blobs), Some(door.backend.clone())),
-        (policies, door.index.clone()),
+        (Arc::new(blobs), Some(inference.backend.clone())),
+        (policies, inference.index.clone()),
         2,
     ))
 }
@@ -591,18 +593,18 @@ impl Stage {
         Self::speaking(recorder, Arc::new(ByteLanguage)).await
     }
 
-    /// A door whose model has this template.
+    /// A gateway whose model has this template.
     pub(crate) async fn speaking(recorder: Recorder, language: Arc<dyn Language>) -> Self {
         let how = (Page::Built, defaults("limits"));
         Self::with(recorder, how, language).await
     }
 
-    /// A door whose page comes from there.
+    /// A gateway whose page comes from there.
     pub(crate) async fn with_page(recorder: Recorder, page: Page) -> Self {
         Self::with(recorder, (page, defaults("limits")), Arc::new(ByteLanguage)).await
     }
 
-    /// A door whose callers have limits.
+    /// A gateway whose callers have limits.
     pub(crate) async fn with_limits(recorder: Recorder, limits: LimitsConfig) -> Self {
         Self::with(recorder, (Page::Built, limits), Arc::new(ByteLanguage)).await
     }
@@ -622,22 +624,22 @@ impl Stage {
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
         let late = late_in(folder.path());
         let links = (collect.clone(), rules.clone(), &policies, late);
-        let meters = Arc::new(Meters::new(limits, clock.clone()));
+        let rate_limiter = Arc::new(RateLimiter::new(limits, clock.clone()));
         let times = (clock.clone(), ids.clone(), abort.signal());
-        let how = (&config, meters.clone(), times);
-        let door = door_of(fake.clone(), links, how, language);
-        let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &door));
+        let how = (&config, rate_limiter.clone(), times);
+        let inference = inference_of(fake.clone(), links, how, language);
+        let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &inference));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let replays = Replays::new(config.replay_limits(), ledger.clone());
-        let (board, under_way) = (Board::new(), Latest::new(None));
-        board.enter("judge");
+        let (registry, under_way) = (StatusRegistry::new(), Latest::new(None));
+        registry.enter("judge");
         let people: Arc<dyn People> = ledger.clone();
         let http = Arc::new(Http {
             paired: Arc::default(),
             people: directory_of(people.clone(), clock.clone()).await,
             audit: Audit::new(people, clock.clone()),
-            meters,
-            door: Some(door),
+            rate_limiter,
+            inference: Some(inference),
             collect,
             personal: ledger.clone(),
             eraser,
@@ -652,9 +654,9 @@ impl Stage {
                 Arc::new(move || under_way.get())
             },
             acts: Arc::new(Acts::new(config.connections_max)),
-            bodies: Bodies::new(&config),
+            body_budget: BodyBudget::new(&config),
             replays: Arc::new(replays),
-            board,
+            registry,
             clock: clock.clone(),
             ids,
             config,

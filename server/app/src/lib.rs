@@ -1,12 +1,13 @@
-//! The server: command line, configuration, wiring, HTTP door, life of the process.
+//! The server: command line, configuration, wiring, HTTP server, life of the process.
 //!
-//! It knows every room and hands each what it needs; no room knows it. [`house::House`] is the
+//! It knows every loop and hands each what it needs; no loop knows it. [`app::App`] is the
 //! whole of it in one value, so that tests run it in their own process on port 0.
 
 #[cfg(test)]
 #[allow(dead_code, reason = "the API tests use more of it")]
 #[path = "../../../tests/support/adapters.rs"]
 mod adapters;
+pub mod app;
 pub mod cli;
 pub mod client;
 pub mod config;
@@ -16,7 +17,6 @@ mod defaults;
 pub mod device;
 mod files;
 mod health;
-pub mod house;
 pub mod hub;
 pub mod logs;
 mod manage;

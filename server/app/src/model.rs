@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hone_domain::{Sampling, Token};
-use hone_kernels::{Arithmetic, Executor};
+use hone_kernels::{ComputeType, Executor};
 use hone_nn::{BLOCK_TOKENS, Computing, DeviceModel, LoadAs, LoadStage, Model, load_model_as};
 use hone_runtime::Clock;
 use hone_serve::{Backend as _, Engine as ServeEngine, NullBackend, NullCompletion};
@@ -122,13 +122,13 @@ pub fn computed(
     let quickest = model.weights.quickest();
     let arithmetic = config.arithmetic.arithmetic(quickest, on_device)?;
     let kv = config.kv.format(&model, on_device)?;
-    let as_it_is = (model.weights.arithmetic(), model.kv);
-    if as_it_is == (arithmetic, kv) && arithmetic == Arithmetic::F32 {
+    let as_it_is = (model.weights.compute_type(), model.kv);
+    if as_it_is == (arithmetic, kv) && arithmetic == ComputeType::F32 {
         return Ok(model);
     }
     // Nobody else holds it yet, so nothing is copied.
-    let model = Arc::unwrap_or_clone(model).computed_by(arithmetic);
-    if config.arithmetic == Products::Int8 && model.weights.arithmetic() != arithmetic {
+    let model = Arc::unwrap_or_clone(model).with_compute_type(arithmetic);
+    if config.arithmetic == Products::Int8 && model.weights.compute_type() != arithmetic {
         return Err(
             "model.arithmetic is \"int8\", but no matrix of this model is kept in eight or four bits with whole \
              groups of 32 inputs; set model.weights to \"q8\" or \"q4\", or model.arithmetic to \"auto\""
@@ -148,9 +148,9 @@ fn weights(folder: &ModelFolder, config: &ModelConfig) -> Result<Model, String> 
     );
     let wanted = LoadAs {
         format: config.weights.into(),
-        arithmetic: match config.device == Choice::Cpu && may_be_bf16 {
-            true => Arithmetic::Bf16,
-            false => Arithmetic::F32,
+        compute_type: match config.device == Choice::Cpu && may_be_bf16 {
+            true => ComputeType::Bf16,
+            false => ComputeType::F32,
         },
     };
     let mut shown: Option<(LoadStage, Progress)> = None;

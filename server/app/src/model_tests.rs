@@ -37,7 +37,7 @@ fn what_no_matrix_takes_is_refused_only_where_it_is_asked_for() {
         let own = computed(Arc::clone(&model), &asked(Products::Auto), false);
         assert!(own.is_ok(), "{format:?}: {:?}", own.err());
         match computed(model, &asked(Products::Int8), false) {
-            Ok(model) => assert!(codes && model.weights.arithmetic() == Arithmetic::Int8),
+            Ok(model) => assert!(codes && model.weights.compute_type() == ComputeType::Int8),
             Err(why) => assert!(!codes && why.contains("model.weights"), "{why}"),
         }
     }
@@ -58,14 +58,14 @@ fn a_version_is_proven_under_every_arithmetic() {
         let model = starter(format);
         let published = Adapter::random(&model.config, lora.clone(), 5);
         let ways: Vec<Model> = [
-            Arithmetic::F32,
-            Arithmetic::Bf16,
-            Arithmetic::Amx,
-            Arithmetic::Int8,
+            ComputeType::F32,
+            ComputeType::Bf16,
+            ComputeType::Amx,
+            ComputeType::Int8,
         ]
         .into_iter()
         .filter(|by| by.supported())
-        .map(|by| Model::clone(&model).computed_by(by))
+        .map(|by| Model::clone(&model).with_compute_type(by))
         .collect();
         for from in &ways {
             let probe = hone_nn::probe(from, Some(&published), &exec);

@@ -7,8 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use hone_domain::Loop;
 
+use crate::app::{App, FirstLink};
 use crate::config::Config;
-use crate::house::{FirstLink, House};
 use crate::{logs, memory};
 
 /// Serves until a signal or until serving fails.
@@ -41,25 +41,25 @@ async fn live(
     let serves = config.runs(Loop::Serve);
     let needs_key = config.people.asks_everybody();
     let is_first = config.store.folder().is_ok_and(|folder| !folder.exists());
-    let house = tokio::select! {
-        house = House::start(config) => house?,
+    let app = tokio::select! {
+        app = App::start(config) => app?,
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     };
-    greet(&house, (serves, needs_key, is_first), scheme);
+    greet(&app, serves, needs_key, is_first, scheme);
     let failure = loop {
         tokio::select! {
             () = signals.next() => break None,
-            why = house.failed() => break Some(why),
-            _ = hangup.recv() => reload(&house, read).await,
+            why = app.failed() => break Some(why),
+            _ = hangup.recv() => reload(&app, read).await,
         }
     };
     match &failure {
         None => eprintln!("hone: stopping; once more stops at once"),
         Some(why) => eprintln!("hone: {why}; stopping"),
     }
-    let lost = house.lost();
+    let lost = app.lost();
     tokio::select! {
-        _drained = house.stop() => {}
+        _drained = app.stop() => {}
         () = signals.next() => {
             eprintln!("hone: stopped at once");
             std::process::exit(130);
@@ -75,9 +75,9 @@ async fn live(
 }
 
 /// Reads the configuration again; what is wrong with it changes nothing.
-async fn reload(house: &House, read: &dyn Fn() -> Result<Config, String>) {
+async fn reload(app: &App, read: &dyn Fn() -> Result<Config, String>) {
     let done = match read() {
-        Ok(config) => house.reload(&config).await,
+        Ok(config) => app.reload(&config).await,
         Err(error) => Err(error),
     };
     match done {
@@ -91,12 +91,12 @@ async fn reload(house: &House, read: &dyn Fn() -> Result<Config, String>) {
 }
 
 /// What a person needs to begin.
-fn greet(house: &House, (serves, needs_key, is_first): (bool, bool, bool), scheme: &str) {
-    let url = format!("{scheme}://{}", house.addr);
+fn greet(app: &App, serves: bool, needs_key: bool, is_first: bool, scheme: &str) {
+    let url = format!("{scheme}://{}", app.addr);
     println!("Hone {} listens on {url}", env!("CARGO_PKG_VERSION"));
     let new = if is_first { " (new)" } else { "" };
-    println!("  data   {}{new}", house.data_dir.display());
-    if let Some(FirstLink { link, file }) = &house.first_link {
+    println!("  data   {}{new}", app.data_dir.display());
+    if let Some(FirstLink { link, file }) = &app.first_link {
         // What a service prints lands in a log that others read; a terminal is one person's.
         if std::io::stdout().is_terminal() {
             println!("  first  nobody has an account yet; this link makes the first admin, once:");
@@ -109,18 +109,18 @@ fn greet(house: &House, (serves, needs_key, is_first): (bool, bool, bool), schem
         }
     }
     if serves {
-        println!("  model  {}", house.model);
-        if let Some(computed) = house.computed() {
+        println!("  model  {}", app.model);
+        if let Some(computed) = app.computed() {
             println!("  engine {computed}");
         }
         // Who would make the first account has a key afterwards.
-        let key = match needs_key || house.first_link.is_some() {
+        let key = match needs_key || app.first_link.is_some() {
             true => " -H 'authorization: Bearer YOUR-KEY'",
             false => "",
         };
         println!(
             "  try    curl {url}/v1/chat/completions{key} -H 'content-type: application/json' -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"Hello!\"}}]}}'",
-            house.model
+            app.model
         );
     }
 }

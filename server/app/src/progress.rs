@@ -61,7 +61,7 @@ impl Progress {
                 bar.set_position(done);
             }
             Shown::Lines(lines) => {
-                let line = lines.at(self.began.elapsed(), (done, total), self.unit);
+                let line = lines.at(self.began.elapsed(), done, total, self.unit);
                 if let Some(line) = line {
                     tracing::info!("{}: {line}", self.what);
                 }
@@ -96,7 +96,7 @@ struct Lines {
 
 impl Lines {
     /// The line that is due now.
-    fn at(&mut self, now: Duration, (done, total): (u64, u64), unit: Unit) -> Option<String> {
+    fn at(&mut self, now: Duration, done: u64, total: u64, unit: Unit) -> Option<String> {
         let is_end = done >= total;
         if self.is_over || !(is_end || now >= self.last + LINE_EVERY) {
             return None;
@@ -128,7 +128,7 @@ mod tests {
             (20_000, 9, None),
         ];
         for (ms, done, wanted) in rows {
-            let line = lines.at(Duration::from_millis(ms), (done, 9), Unit::Bytes);
+            let line = lines.at(Duration::from_millis(ms), done, 9, Unit::Bytes);
             assert_eq!(line.as_deref(), wanted, "{ms}");
         }
     }

@@ -168,7 +168,7 @@ impl Offered {
     }
 
     /// Whether a value may be meant for an argument, perhaps as a text.
-    fn fits(&self, (function, name): (&str, &str), value: &Value) -> bool {
+    fn fits(&self, function: &str, name: &str, value: &Value) -> bool {
         let kinds = self.kinds(function, name);
         let worded = value.as_str().and_then(worded);
         let as_text = worded.is_some_and(|value| kinds.has(Kinds::of_value(&value)));
@@ -239,7 +239,7 @@ impl Functions for Offered {
         has_required
             && said
                 .iter()
-                .all(|(name, value)| self.fits((function, name), value))
+                .all(|(name, value)| self.fits(function, name, value))
     }
 }
 
@@ -272,21 +272,21 @@ fn fitted(guess: &str, kinds: Kinds) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hone_domain::{CallStyle, Heard, Listener, Listening};
+    use hone_domain::{CallStyle, OutputFormat, OutputParser, ParsedOutput};
     use serde_json::json;
 
     use super::*;
 
     /// The arguments of the call that a text is, told character by character.
-    fn heard(tool: &Value, text: &str, listening: Listening) -> String {
-        let mut listener = Listener::among(listening, Arc::new(Offered(vec![tool.clone()])));
-        let mut heard = Heard::default();
+    fn parsed(tool: &Value, text: &str, output_format: OutputFormat) -> String {
+        let mut parser = OutputParser::among(output_format, Arc::new(Offered(vec![tool.clone()])));
+        let mut parsed = ParsedOutput::default();
         for piece in text.split_inclusive(|_| true) {
-            heard.add(listener.push(piece));
+            parsed.add(parser.push(piece));
         }
-        heard.add(listener.finish());
-        assert_eq!(listener.whole_calls(), 1);
-        heard.calls.remove(0).arguments
+        parsed.add(parser.finish());
+        assert_eq!(parser.whole_calls(), 1);
+        parsed.calls.remove(0).arguments
     }
 
     #[test]
@@ -383,15 +383,26 @@ mod tests {
             for (name, wanted) in [("f", Some(wanted)), ("g", None)] {
                 let text =
                     format!("<function={name}><parameter=a>\n{said}\n</parameter></function>");
-                let listening = Listening {
+                let output_format = OutputFormat {
                     calls: Some(CallStyle::Parameters),
-                    ..Listening::default()
+                    ..OutputFormat::default()
                 };
-                let guess = Heard::of(&text, listening).calls[0].arguments.clone();
-                let heard = |held| heard(&tool, &text, Listening { held, ..listening });
-                assert_eq!(heard(false), heard(true), "{said}");
+                let guess = ParsedOutput::of(&text, output_format).calls[0]
+                    .arguments
+                    .clone();
+                let parsed = |held| {
+                    parsed(
+                        &tool,
+                        &text,
+                        OutputFormat {
+                            held,
+                            ..output_format
+                        },
+                    )
+                };
+                assert_eq!(parsed(false), parsed(true), "{said}");
                 let wanted = wanted.map(|wanted| format!("{{\"a\": {wanted}}}"));
-                assert_eq!(heard(true), wanted.unwrap_or(guess), "{said}");
+                assert_eq!(parsed(true), wanted.unwrap_or(guess), "{said}");
             }
         }
     }
@@ -405,11 +416,11 @@ mod tests {
             let parameters = json!({"properties": {"a": {"type": kind}}});
             let tool = json!({"function": {"name": "f", "parameters": parameters}});
             for text in [glm, tags] {
-                let listening = Listening {
+                let output_format = OutputFormat {
                     calls: Some(CallStyle::Json),
-                    ..Listening::default()
+                    ..OutputFormat::default()
                 };
-                let arguments = heard(&tool, text, listening);
+                let arguments = parsed(&tool, text, output_format);
                 let arguments: Value = serde_json::from_str(&arguments).expect("sound");
                 assert_eq!(arguments, json!({ "a": wanted }), "{text}");
             }
@@ -423,11 +434,11 @@ mod tests {
         let tool = json!({"function": {"name": "f", "parameters": named}});
         let text =
             "<function=f><parameter=zip>90210</parameter><parameter=x>True</parameter></function>";
-        let listening = Listening {
+        let output_format = OutputFormat {
             calls: Some(CallStyle::Parameters),
-            ..Listening::default()
+            ..OutputFormat::default()
         };
         let told = "{\"zip\": \"90210\", \"x\": true}";
-        assert_eq!(heard(&tool, text, listening), told);
+        assert_eq!(parsed(&tool, text, output_format), told);
     }
 }

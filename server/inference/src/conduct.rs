@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Completion, Delta, End, Listener, Listening, Millis, Part, PendingTurn,
+    Ask, Collect, Completion, Delta, End, Millis, OutputFormat, OutputParser, Part, PendingTurn,
     PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, StopReason, Token,
     TokenDelta, Transcript, Turn, TurnId,
 };
@@ -13,9 +13,9 @@ use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Door;
+use super::InferenceService;
 use super::arguments::Offered;
-use hone_accounts::meter::Spender;
+use hone_accounts::rate_limit::UsageRecorder;
 use hone_collect::Input;
 use hone_monitor::in_place::LOST;
 use hone_monitor::telemetry::{Completed, Parent};
@@ -84,19 +84,19 @@ pub(super) struct Job {
     pub(super) ask: Ask,
     pub(super) answer: Answer,
     pub(super) prompt_text: Option<Arc<str>>,
-    pub(super) listening: Listening,
+    pub(super) output_format: OutputFormat,
     /// The tools that its calls are of.
     pub(super) offered: Option<Arc<Offered>>,
     pub(super) collect: Collect,
     pub(super) done: bool,
     /// Who pays for its tokens, where somebody counts them.
-    pub(super) payer: Option<Spender>,
+    pub(super) usage: Option<UsageRecorder>,
     /// The client's span.
     pub(super) parent: Option<Parent>,
 }
 
 /// Starts the task of a choice.
-pub(super) fn conduct(door: Arc<Door>, job: Job) -> Choice {
+pub(super) fn conduct(inference: Arc<InferenceService>, job: Job) -> Choice {
     // As long as the engine's own channel, so that a slow client never holds up the record.
     let (out, pieces) = mpsc::channel(job.ask.stop.max_tokens as usize + 16);
     let choice = Choice {
@@ -104,10 +104,10 @@ pub(super) fn conduct(door: Arc<Door>, job: Job) -> Choice {
         turn: job.ask.turn,
         pieces,
     };
-    let live = door.live.enter();
+    let live = inference.live.enter();
     tokio::spawn(async move {
         let _live = live;
-        follow(&door, job, out).await;
+        follow(&inference, job, out).await;
     });
     choice
 }
@@ -150,11 +150,11 @@ impl Cut {
 }
 
 /// Reads deltas to the end, whether or not somebody still listens.
-async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
-    let late = sleep_until(Instant::now() + door.limits.completion_timeout);
-    let abort = door.abort.wait();
+async fn follow(inference: &InferenceService, mut job: Job, out: mpsc::Sender<Piece>) {
+    let late = sleep_until(Instant::now() + inference.limits.completion_timeout);
+    let abort = inference.abort.wait();
     tokio::pin!(late, abort);
-    let mut heard = Hearing::new(job.listening, job.offered.take());
+    let mut parser = CompletionParser::new(job.output_format, job.offered.take());
     let mut cut = Cut::default();
     let mut first_token_ms = None;
     loop {
@@ -192,20 +192,22 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
                 },
             ),
             Some(Delta::Token(token)) => {
-                first_token_ms.get_or_insert_with(|| door.clock.now_ms());
-                let (is_thought, parts) = heard.token(&token.text);
+                first_token_ms.get_or_insert_with(|| inference.clock.now_ms());
+                let (is_thought, parts) = parser.token(&token.text);
                 send(&out, Piece::Token(token, is_thought, parts));
             }
             Some(Delta::End(mut end)) => {
                 end.stop = cut.stop(end.stop);
                 let how = (&out, cut.error, first_token_ms);
-                return finish(door, (job, heard), *end, how).await;
+                return finish(inference, (job, parser), *end, how).await;
             }
-            Some(Delta::Failed(error)) => return fail(door, &job, first_token_ms, (&out, error)),
+            Some(Delta::Failed(error)) => {
+                return fail(inference, &job, first_token_ms, &out, error);
+            }
             None => {
                 let error = ServeError::Internal("the engine ended without an answer".to_owned());
                 let error = cut.error.unwrap_or(error);
-                return fail(door, &job, first_token_ms, (&out, error));
+                return fail(inference, &job, first_token_ms, &out, error);
             }
         }
     }
@@ -213,52 +215,53 @@ async fn follow(door: &Door, mut job: Job, out: mpsc::Sender<Piece>) {
 
 /// The completion failed.
 fn fail(
-    door: &Door,
+    inference: &InferenceService,
     job: &Job,
     first_token_ms: Option<Millis>,
-    (out, error): (&mpsc::Sender<Piece>, ServeError),
+    out: &mpsc::Sender<Piece>,
+    error: ServeError,
 ) {
-    door.counters.failed.add(1);
-    tell(door, job, first_token_ms, (Err(&error), 0));
+    inference.counters.failed.add(1);
+    tell(inference, job, first_token_ms, Err(&error), 0);
     send(out, Piece::Failed(error));
 }
 
-/// What was said so far: its text as sampled, and the listener that takes it apart.
-struct Hearing {
+/// Parser of one completion, with its text as sampled so far.
+struct CompletionParser {
     text: String,
-    listener: Listener,
+    output: OutputParser,
     /// Tokens of reasoning.
     thoughts: usize,
     /// Calls that began.
     calls_begun: usize,
 }
 
-impl Hearing {
-    fn new(listening: Listening, offered: Option<Arc<Offered>>) -> Self {
-        let listener = match offered {
-            Some(offered) => Listener::among(listening, offered),
-            None => Listener::new(listening),
+impl CompletionParser {
+    fn new(output_format: OutputFormat, offered: Option<Arc<Offered>>) -> Self {
+        let output = match offered {
+            Some(offered) => OutputParser::among(output_format, offered),
+            None => OutputParser::new(output_format),
         };
         Self {
             text: String::new(),
-            listener,
+            output,
             thoughts: 0,
             calls_begun: 0,
         }
     }
 
-    /// Hears a token; whether it belongs to the reasoning, and what became certain with it.
+    /// Takes a token: whether it belongs to the reasoning, and the parts that became certain with it.
     fn token(&mut self, text: &str) -> (bool, Vec<Part>) {
-        let was_thinking = self.listener.is_thinking();
+        let was_thinking = self.output.is_thinking();
         let parts = self.push(text);
-        let is_thought = was_thinking || self.listener.is_thinking();
+        let is_thought = was_thinking || self.output.is_thinking();
         self.thoughts += usize::from(is_thought);
         (is_thought, parts)
     }
 
     fn push(&mut self, text: &str) -> Vec<Part> {
         self.text.push_str(text);
-        let parts = self.listener.push(text);
+        let parts = self.output.push(text);
         self.count(&parts);
         parts
     }
@@ -272,7 +275,7 @@ impl Hearing {
 
     fn finish(&mut self, text: &str) -> Vec<Part> {
         let mut parts = self.push(text);
-        let rest = self.listener.finish();
+        let rest = self.output.finish();
         self.count(&rest);
         parts.extend(rest);
         parts
@@ -281,7 +284,7 @@ impl Hearing {
     /// How the end is told: an answer whose last call is not whole was cut short, where no stop string of
     /// its client cut it.
     fn told(&self, stop: StopReason) -> StopReason {
-        let is_cut = self.calls_begun > self.listener.whole_calls();
+        let is_cut = self.calls_begun > self.output.whole_calls();
         match self.stop(stop) {
             StopReason::EndToken | StopReason::ToolCall if is_cut => StopReason::Length,
             stop => stop,
@@ -290,7 +293,7 @@ impl Hearing {
 
     /// An answer that calls and ends by itself ends with its calls. A call that is not whole is none.
     fn stop(&self, stop: StopReason) -> StopReason {
-        let called = self.listener.whole_calls() > 0;
+        let called = self.output.whole_calls() > 0;
         match stop {
             StopReason::EndToken | StopReason::StopString if called => StopReason::ToolCall,
             stop => stop,
@@ -304,48 +307,48 @@ fn send(out: &mpsc::Sender<Piece>, piece: Piece) {
 }
 
 async fn finish(
-    door: &Door,
-    (job, mut heard): (Job, Hearing),
+    inference: &InferenceService,
+    (job, mut parser): (Job, CompletionParser),
     mut end: End,
     (out, cancelled, first_token_ms): (&mpsc::Sender<Piece>, Option<ServeError>, Option<Millis>),
 ) {
-    let rest = heard.finish(&end.text);
+    let rest = parser.finish(&end.text);
     if !rest.is_empty() {
         send(out, Piece::Rest(rest));
     }
-    let told_stop = heard.told(end.stop);
-    let stop = heard.stop(end.stop);
+    let told_stop = parser.told(end.stop);
+    let stop = parser.stop(end.stop);
     if let Some(turn) = &mut end.turn {
         turn.completion.set_stop(stop);
     }
-    door.counters.stopped(stop);
+    inference.counters.stopped(stop);
     let tokens = end.completion.tokens().to_vec();
-    if let Some(payer) = &job.payer {
-        payer.spend(tokens.len());
+    if let Some(usage) = &job.usage {
+        usage.record(tokens.len());
     }
     let version = end.version;
-    let (reasoning_tokens, predicted) = (heard.thoughts, end.predicted);
-    let receipt = offer(door, job.collect, end.turn);
-    remember(door, &job, (heard.text, &tokens), stop);
+    let (reasoning_tokens, predicted) = (parser.thoughts, end.predicted);
+    let receipt = offer(inference, job.collect, end.turn);
+    remember(inference, &job, parser.text, &tokens, stop);
     if job.done {
-        door.session_done(job.ask.context.session);
+        inference.session_done(job.ask.context.session);
     }
     let receipt = match receipt {
         Ok(mut waiting) => {
-            let receipt = signed(door, &mut waiting).await;
+            let receipt = signed(inference, &mut waiting).await;
             if receipt != Receipt::Collected {
-                note(door, job.ask.turn).await;
+                note(inference, job.ask.turn).await;
             }
             receipt
         }
         Err(reason) => Receipt::NotCollected(reason),
     };
-    door.counters.receipt(receipt);
+    inference.counters.receipt(receipt);
     let how = match &cancelled {
         Some(error) => Err(error),
         None => Ok((stop, version, receipt == Receipt::Collected)),
     };
-    tell(door, &job, first_token_ms, (how, tokens.len()));
+    tell(inference, &job, first_token_ms, how, tokens.len());
     let piece = match cancelled {
         Some(error) => Piece::Failed(error),
         None => Piece::Ended(Ended {
@@ -357,34 +360,32 @@ async fn finish(
             receipt,
             turn: job.ask.turn,
             session: job.ask.context.session,
-            asks_consent: asks_consent(door, &job.ask, receipt),
+            asks_consent: asks_consent(inference, &job.ask, receipt),
         }),
     };
     send(out, piece);
 }
 
 /// Whether a person has still to decide about clients that say `store: false` with every request.
-fn asks_consent(door: &Door, ask: &Ask, receipt: Receipt) -> bool {
+fn asks_consent(inference: &InferenceService, ask: &Ask, receipt: Receipt) -> bool {
     let is_told = receipt == Receipt::NotCollected(Reason::StoreFalse);
-    is_told && !door.rules.consent(&ask.context.owner, &ask.scope).1
+    is_told && !inference.rules.consent(&ask.context.owner, &ask.scope).1
 }
 
 /// Tells the collector of traces, where there is one.
 fn tell(
-    door: &Door,
+    inference: &InferenceService,
     job: &Job,
     first_token_ms: Option<Millis>,
-    (outcome, tokens): (
-        Result<(StopReason, PolicyVersion, bool), &ServeError>,
-        usize,
-    ),
+    outcome: Result<(StopReason, PolicyVersion, bool), &ServeError>,
+    tokens: usize,
 ) {
-    if let Some(telemetry) = &door.telemetry {
+    if let Some(telemetry) = &inference.telemetry {
         telemetry.completed(&Completed {
             ask: &job.ask,
             parent: job.parent,
             first_token_ms,
-            ended_ms: door.clock.now_ms(),
+            ended_ms: inference.clock.now_ms(),
             tokens,
             outcome,
         });
@@ -394,8 +395,8 @@ fn tell(
 /// Notes that a turn's client is told that it is not collected, before it is told: the turn may be
 /// on disk, and collect, which would settle it, may not live to do so. A disk that does not even
 /// take this is not waited for.
-async fn note(door: &Door, turn: TurnId) {
-    let late = door.late.clone();
+async fn note(inference: &InferenceService, turn: TurnId) {
+    let late = inference.late.clone();
     let noted = tokio::task::spawn_blocking(move || late.note(turn));
     let error = match timeout(NOTE_TIMEOUT, noted).await {
         Ok(Ok(Ok(()))) => return,
@@ -403,19 +404,19 @@ async fn note(door: &Door, turn: TurnId) {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it took too long".to_owned(),
     };
-    door.counters.late_unnoted.add(1);
+    inference.counters.late_unnoted.add(1);
     tracing::error!(%turn, error, "a turn that is not collected could not be noted");
 }
 
 /// Waits for a turn's receipt, not beyond the limit, and not for a ledger that is gone.
-async fn signed(door: &Door, waiting: &mut oneshot::Receiver<Receipt>) -> Receipt {
+async fn signed(inference: &InferenceService, waiting: &mut oneshot::Receiver<Receipt>) -> Receipt {
     let given_up = tokio::select! {
         biased;
         receipt = &mut *waiting => {
             return receipt.unwrap_or(Receipt::NotCollected(Reason::LedgerFailed));
         }
-        () = door.troubles.begun(LOST) => Reason::LedgerFailed,
-        () = tokio::time::sleep(door.limits.receipt_timeout) => Reason::LateReceipt,
+        () = inference.troubles.begun(LOST) => Reason::LedgerFailed,
+        () = tokio::time::sleep(inference.limits.receipt_timeout) => Reason::LateReceipt,
     };
     // Collect is told that the client is told so, unless the receipt came just now.
     waiting.close();
@@ -425,7 +426,7 @@ async fn signed(door: &Door, waiting: &mut oneshot::Receiver<Receipt>) -> Receip
 
 /// Offers a turn to collect; the receipt comes later.
 fn offer(
-    door: &Door,
+    inference: &InferenceService,
     collect: Collect,
     turn: Option<Box<Turn>>,
 ) -> Result<oneshot::Receiver<Receipt>, Reason> {
@@ -435,10 +436,10 @@ fn offer(
     let Some(turn) = turn else {
         return Err(Reason::EmptyCompletion);
     };
-    let Some(queue) = &door.collect else {
+    let Some(queue) = &inference.collect else {
         return Err(Reason::NoCollector);
     };
-    if door.troubles.lasts(LOST) {
+    if inference.troubles.lasts(LOST) {
         return Err(Reason::LedgerFailed);
     }
     let (receipt, waiting) = oneshot::channel();
@@ -450,12 +451,18 @@ fn offer(
 
 /// Remembers a turn, so that the next request can continue it, or repeat it where its answer never
 /// arrived. Nothing continues a side turn.
-fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: StopReason) {
+fn remember(
+    inference: &InferenceService,
+    job: &Job,
+    text: String,
+    tokens: &[Token],
+    stop: StopReason,
+) {
     let ask = &job.ask;
     let transcript = job.prompt_text.as_ref().map(|prompt| {
         let all: Vec<Token> = ask.prompt_tokens.iter().chain(tokens).copied().collect();
         Transcript {
-            text: Arc::from(format!("{prompt}{}", door.language.decode(tokens))),
+            text: Arc::from(format!("{prompt}{}", inference.language.decode(tokens))),
             tokens: all.into(),
         }
     });
@@ -471,8 +478,8 @@ fn remember(door: &Door, job: &Job, (text, tokens): (String, &[Token]), stop: St
         kind: ask.kind,
         delivered: stop != StopReason::Cancelled,
         continued: false,
-        ended_ms: door.clock.now_ms(),
+        ended_ms: inference.clock.now_ms(),
     };
-    let trail = door.trail(&pending.scope, &pending.messages);
-    door.index().record_by(&pending, &trail, transcript);
+    let trail = inference.trail(&pending.scope, &pending.messages);
+    inference.index().record_by(&pending, &trail, transcript);
 }

@@ -1,4 +1,4 @@
-//! What the door counts.
+//! What the service counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ impl Counter {
 
 /// All of them.
 #[derive(Debug)]
-pub struct DoorCounters {
+pub struct InferenceCounters {
     binds: [Counter; 5],
     stops: [Counter; 5],
     not_collected: Vec<Counter>,
@@ -57,7 +57,7 @@ const STOPS: [StopReason; 5] = [
     StopReason::Cancelled,
 ];
 
-impl Default for DoorCounters {
+impl Default for InferenceCounters {
     fn default() -> Self {
         Self {
             binds: Default::default(),
@@ -74,7 +74,7 @@ impl Default for DoorCounters {
     }
 }
 
-impl DoorCounters {
+impl InferenceCounters {
     /// Counts how a request was bound.
     pub fn bound(&self, how: BindHow) {
         if let Some(at) = BINDS.iter().position(|b| *b == how) {

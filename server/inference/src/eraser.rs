@@ -32,7 +32,7 @@ pub struct Eraser {
     pub policies: Latest<Policies>,
     /// Has adapters in memory; none where nothing is served.
     pub backend: Option<Arc<dyn Backend>>,
-    /// What the door remembers of sessions.
+    /// What the gateway remembers of sessions.
     pub index: SharedIndex,
     /// Turns that one transaction removes.
     pub piece_turns: usize,

@@ -13,11 +13,11 @@ pub mod computed;
 mod conduct;
 mod counters;
 pub mod eraser;
+mod fair_semaphore;
 mod language;
 pub mod learning;
 mod learning_config;
 pub mod paired;
-mod places;
 mod prepare;
 mod render;
 mod score;
@@ -44,7 +44,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::learning::Rules;
-use hone_accounts::meter::Meters;
+use hone_accounts::rate_limit::RateLimiter;
 use hone_monitor::telemetry::Telemetry;
 use hone_monitor::troubles::Troubles;
 use hone_monitor::watch::Serving;
@@ -52,17 +52,17 @@ use hone_monitor::watch::Serving;
 pub use arguments::{Kinds, NOTES, named};
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use conduct::{Choice, Ended, Piece};
-pub use counters::{Counter, DoorCounters};
+pub use counters::{Counter, InferenceCounters};
+pub use fair_semaphore::{FairPermit, FairSemaphore};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
 pub use learning_config::{LearningConfig, Metric};
-pub use places::{Place, Places};
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
 pub use shape::{Calls, Loose, Pattern, Shape};
 pub use takes::Takes;
 
-/// What the door needs of the house.
-pub struct Door {
+/// What the service needs of the server.
+pub struct InferenceService {
     /// Answers asks.
     pub backend: Arc<dyn Backend>,
     /// Templates and tokens of the served model.
@@ -88,22 +88,22 @@ pub struct Door {
     /// Bounds.
     pub limits: Limits,
     /// Who pays for the tokens.
-    pub meters: Arc<Meters>,
+    pub rate_limiter: Arc<RateLimiter>,
     /// What was counted.
-    pub counters: DoorCounters,
+    pub counters: InferenceCounters,
     /// Completions under way.
     pub live: Live,
     /// Traces and numbers for a collector, where one is configured.
     pub telemetry: Option<Arc<Telemetry>>,
     /// One embedding at a time, because each takes a thread from the others.
-    pub embedding: Places,
+    pub embedding: FairSemaphore,
     /// Places for work on long texts, which takes memory as well; one a core.
-    pub apart: Places,
+    pub apart: FairSemaphore,
     /// Ends every completion under way, when draining has taken too long.
     pub abort: Shutdown,
 }
 
-/// Bounds of the door.
+/// Bounds of inference.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// How long the end of a completion waits for its receipt.
@@ -114,7 +114,7 @@ pub struct Limits {
     pub inline_chars_max: usize,
 }
 
-impl Door {
+impl InferenceService {
     fn index(&self) -> MutexGuard<'_, SessionIndex> {
         // Every change of the index leaves it whole, whatever panicked later.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
@@ -162,8 +162,8 @@ impl Door {
     ) -> Result<Vec<Vec<f32>>, OpenError> {
         let place = self.embedding.enter(owner, 1).await;
         let place = place.map_err(OpenError::broken)?;
-        if let Some(payer) = self.meters.spender(request) {
-            payer.spend(inputs.iter().map(Vec::len).sum());
+        if let Some(usage) = self.rate_limiter.usage_recorder(request) {
+            usage.record(inputs.iter().map(Vec::len).sum());
         }
         let backend = self.backend.clone();
         let work = move || {
@@ -182,7 +182,8 @@ impl Door {
     /// Works on an owner's text of so many characters: off the async threads, unless it is a short one.
     pub async fn apart<T: Send + 'static>(
         self: &Arc<Self>,
-        (owner, chars): (&str, usize),
+        owner: &str,
+        chars: usize,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, OpenError> {
         if chars <= self.limits.inline_chars_max {
@@ -190,11 +191,11 @@ impl Door {
         }
         let place = self.apart.enter(owner, 1).await;
         let place = place.map_err(OpenError::broken)?;
-        let door = self.clone();
+        let inference = self.clone();
         let working = tokio::task::spawn_blocking(move || {
             // Held until the end of the work, whether or not its client waits for it.
             let _place = place;
-            work(&door)
+            work(&inference)
         });
         working.await.map_err(OpenError::broken)
     }
@@ -220,7 +221,7 @@ pub fn call_id(turn: TurnId, number: usize) -> String {
     format!("call{}{number}", turn.0.simple())
 }
 
-impl Serving for Door {
+impl Serving for InferenceService {
     fn engine(&self) -> EngineStats {
         self.backend.stats()
     }

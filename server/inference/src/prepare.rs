@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hone_collect::{Input, Observed};
 use hone_domain::{
     Admission, Admitted, Ask, AskContext, BindRequest, Binding, CallStyle, Check, Collect,
-    Continued, Form, Grammar, GroupId, Listening, Look, Message, Millis, Origin, PolicyChoice,
+    Continued, Form, Grammar, GroupId, Look, Message, Millis, Origin, OutputFormat, PolicyChoice,
     Reason, Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token,
     ToolCall, TurnId, TurnKind, Wanted,
 };
@@ -18,7 +18,7 @@ use super::conduct::{Choice, Job, conduct};
 use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
 use super::takes::whole_functions;
-use super::{Door, LanguageError, OpenError, Takes};
+use super::{InferenceService, LanguageError, OpenError, Takes};
 use hone_monitor::telemetry::Parent;
 
 /// Where the prompt comes from.
@@ -110,7 +110,7 @@ impl Request {
     }
 
     /// Whether its prediction can make its answer come sooner: where draws need nothing but the logits.
-    pub fn may_draft(&self, door: &Door) -> bool {
+    pub fn may_draft(&self, inference: &InferenceService) -> bool {
         let sampling = &self.sampling;
         let is_plain = sampling.frequency_penalty == 0.0
             && sampling.presence_penalty == 0.0
@@ -118,7 +118,9 @@ impl Request {
             && sampling.logit_bias.is_empty()
             && sampling.top_logprobs == 0;
         let is_held = |shape: &Shape| !matches!(shape.calls, Calls::Alone(_));
-        is_plain && !self.shape.as_ref().is_some_and(is_held) && door.backend.capabilities().drafts
+        is_plain
+            && !self.shape.as_ref().is_some_and(is_held)
+            && inference.backend.capabilities().drafts
     }
 
     /// The tools it offers to a model that knows how to call.
@@ -205,7 +207,7 @@ pub struct Opened {
     pub prompt_tokens: Arc<[Token]>,
     /// One per completion.
     pub choices: Vec<Choice>,
-    /// What scores the prompt, where its log-probs are wanted; for [`Door::score`].
+    /// What scores the prompt, where its log-probs are wanted; for [`InferenceService::score`].
     pub scoring: Option<Ask>,
 }
 
@@ -214,12 +216,12 @@ pub(super) struct Prepared {
     pub(super) tokens: Vec<Token>,
     predicted: Arc<[Token]>,
     binding: Binding,
-    listening: Listening,
+    output_format: OutputFormat,
     /// Held until the ask, which is no place to compile it.
     form: Option<(Form, HeldGrammar)>,
 }
 
-impl Door {
+impl InferenceService {
     /// Renders, binds, asks. Long prompts are worked on off the async threads.
     pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
         if request.kind.is_none() {
@@ -233,33 +235,33 @@ impl Door {
             None => request.chars(),
         };
         let owner = request.counts_as().to_owned();
-        let prepare = move |door: &Self| {
-            let prepared = door.prepare(&request, admitted_ms);
+        let prepare = move |inference: &Self| {
+            let prepared = inference.prepare(&request, admitted_ms);
             (request, prepared)
         };
-        let (request, prepared) = self.apart((&owner, chars), prepare).await?;
+        let (request, prepared) = self.apart(&owner, chars, prepare).await?;
         self.ask_all(&request, prepared?, admitted_ms)
     }
 
     /// The tokens of a request's prompt, asking and remembering nothing.
     pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
         let owner = request.counts_as().to_owned();
-        let work = move |door: &Self| {
-            Ok(match (&request.prompt, door.text_of(&request, &[])?) {
+        let work = move |inference: &Self| {
+            Ok(match (&request.prompt, inference.text_of(&request, &[])?) {
                 (PromptSource::Tokens(tokens), _) => tokens.clone(),
-                (PromptSource::Text(_), Some(text)) => door.language.encode(&text, true),
-                (_, text) => door.language.encode(&text.unwrap_or_default(), false),
+                (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
+                (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
             })
         };
-        self.apart((&owner, usize::MAX), work).await?
+        self.apart(&owner, usize::MAX, work).await?
     }
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
         let text = self.text_of(request, &[])?;
-        let mut listening = self.listening(request, text.as_deref());
-        let form = self.form(request, listening.reasoning)?;
+        let mut output_format = self.output_format(request, text.as_deref());
+        let form = self.form(request, output_format.reasoning)?;
         let calls = request.shape.as_ref().map(|shape| shape.calls);
-        listening.held = form.is_some() && calls != Some(Calls::Untold);
+        output_format.held = form.is_some() && calls != Some(Calls::Untold);
         let trail = self.trail(&request.scope, &request.messages);
         let new_session = SessionId(self.ids.next());
         let wanted = request.wanted(new_session);
@@ -290,7 +292,7 @@ impl Door {
             return Err(OpenError::Empty);
         }
         Ok(Prepared {
-            listening,
+            output_format,
             form,
             text: text.map(Arc::from),
             tokens,
@@ -320,7 +322,7 @@ impl Door {
         Ok(match &request.prompt {
             PromptSource::Chat { tools, extra } => {
                 let tools = tools.as_deref();
-                Some(self.rendered((&request.messages, recorded), (tools, extra))?)
+                Some(self.rendered(&request.messages, recorded, tools, extra)?)
             }
             PromptSource::Text(text) => Some(text.clone()),
             PromptSource::Tokens(_) => None,
@@ -332,8 +334,10 @@ impl Door {
     /// come without a description or parameters, of which some templates write a part without looking.
     pub fn rendered(
         &self,
-        (messages, recorded): (&[Message], &[(usize, Arc<str>)]),
-        (tools, extra): (Option<&[Value]>, &Map<String, Value>),
+        messages: &[Message],
+        recorded: &[(usize, Arc<str>)],
+        tools: Option<&[Value]>,
+        extra: &Map<String, Value>,
     ) -> Result<String, LanguageError> {
         let rendered = |takes: Takes, tools: Option<&[Value]>| {
             let values = for_template(takes, messages, recorded);
@@ -378,12 +382,12 @@ impl Door {
     }
 
     /// What the completion's text may hold besides content.
-    fn listening(&self, request: &Request, prompt: Option<&str>) -> Listening {
+    fn output_format(&self, request: &Request, prompt: Option<&str>) -> OutputFormat {
         let PromptSource::Chat { tools, .. } = &request.prompt else {
-            return Listening::default();
+            return OutputFormat::default();
         };
         let manner = self.language.manner();
-        Listening {
+        OutputFormat {
             calls: manner.calls.filter(|_| tools.is_some()),
             reasoning: Reasoning::of(manner.reasons, prompt.unwrap_or_default()),
             single: request.single_call,
@@ -424,14 +428,14 @@ impl Door {
         let admitted = self.admit(request, prepared.binding.session);
         let scoring = request.prompt_logprobs;
         let scoring =
-            scoring.map(|top| self.scoring(request, &prepared, (&admitted, admitted_ms, top)));
+            scoring.map(|top| self.scoring(request, &prepared, &admitted, admitted_ms, top));
         let scoring = scoring.transpose()?;
-        let asked = self.ask_each(request, &prepared, (&turns, &admitted, admitted_ms));
+        let asked = self.ask_each(request, &prepared, &turns, &admitted, admitted_ms);
         // What is not to be kept of a request is not kept as what it answers, either.
         if admitted.collect == Collect::Yes {
             // Binding names a next state once, so it is handed on even if this ask was refused.
             let next_turn = asked.is_ok().then(|| turns[0]);
-            self.observe(request, &prepared.binding, (next_turn, admitted_ms));
+            self.observe(request, &prepared.binding, next_turn, admitted_ms);
         }
         Ok(Opened {
             session: prepared.binding.session,
@@ -456,9 +460,11 @@ impl Door {
         self: &Arc<Self>,
         request: &Request,
         prepared: &Prepared,
-        (turns, admitted, admitted_ms): (&[TurnId], &Admitted, Millis),
+        turns: &[TurnId],
+        admitted: &Admitted,
+        admitted_ms: Millis,
     ) -> Result<Vec<Choice>, ServeError> {
-        let offered = request.offered(prepared.listening.calls);
+        let offered = request.offered(prepared.output_format.calls);
         let Some(first) = turns.first() else {
             return Ok(Vec::new());
         };
@@ -471,9 +477,9 @@ impl Door {
             ask.choice_index += at;
             ask.sampling.seed = ask.sampling.seed.wrapping_add(u64::from(at));
             jobs.push(Job {
-                payer: self.meters.spender(request.id),
+                usage: self.rate_limiter.usage_recorder(request.id),
                 prompt_text: prepared.text.clone(),
-                listening: prepared.listening,
+                output_format: prepared.output_format,
                 offered: offered.clone(),
                 collect: ask.collect,
                 done: request.done && at + 1 == request.n,
@@ -483,8 +489,8 @@ impl Door {
             });
         }
         // The prompt is paid once, and only where every ask was taken.
-        if let Some(payer) = jobs.first().and_then(|job| job.payer.as_ref()) {
-            payer.spend(prepared.tokens.len());
+        if let Some(usage) = jobs.first().and_then(|job| job.usage.as_ref()) {
+            usage.record(prepared.tokens.len());
         }
         Ok(jobs
             .into_iter()
@@ -520,10 +526,10 @@ impl Door {
                 max_tokens,
                 strings: request.stops.clone(),
                 ignore_end: request.ignore_end,
-                listening: Listening {
+                output_format: OutputFormat {
                     // A form ends by itself behind its only call.
                     single: request.single_call && prepared.form.is_none(),
-                    ..prepared.listening
+                    ..prepared.output_format
                 },
                 functions: offered.map(Offered::names).unwrap_or_default(),
             },
@@ -565,7 +571,8 @@ impl Door {
         &self,
         request: &Request,
         binding: &Binding,
-        (next_turn, at_ms): (Option<TurnId>, Millis),
+        next_turn: Option<TurnId>,
+        at_ms: Millis,
     ) {
         let (Some(parent), Some(collect)) = (binding.parent, &self.collect) else {
             return;

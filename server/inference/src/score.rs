@@ -9,19 +9,21 @@ use hone_domain::{
 use tokio::time::timeout;
 
 use super::prepare::{Prepared, Request};
-use super::{Door, OpenError};
+use super::{InferenceService, OpenError};
 
 /// Most log-probs of a prompt: every token has its own and its alternatives'.
 const LOGPROBS_MAX: usize = 1 << 20;
 
-impl Door {
+impl InferenceService {
     /// An ask that scores a request's prompt: all of its tokens but the first, which nothing predicts. It is
     /// paid like another prompt.
     pub(super) fn scoring(
         &self,
         request: &Request,
         prepared: &Prepared,
-        (admitted, admitted_ms, top): (&Admitted, Millis, u8),
+        admitted: &Admitted,
+        admitted_ms: Millis,
+        top: u8,
     ) -> Result<Ask, OpenError> {
         let most = LOGPROBS_MAX / (usize::from(top) + 1);
         if prepared.tokens.len() > most {
@@ -48,8 +50,8 @@ impl Door {
             top_logprobs: top,
             ..Sampling::default()
         };
-        if let Some(payer) = self.meters.spender(request.id) {
-            payer.spend(prepared.tokens.len());
+        if let Some(usage) = self.rate_limiter.usage_recorder(request.id) {
+            usage.record(prepared.tokens.len());
         }
         Ok(ask)
     }

@@ -206,7 +206,7 @@ impl Shape {
                 Err(error) => return Err(error.into()),
             };
             let all = loosened >= LOOSENED_MAX;
-            let Some(looser) = shape.loosened((&grammar.0, &why), all) else {
+            let Some(looser) = shape.loosened(&grammar.0, &why, all) else {
                 let (param, message) = shape.fault(&grammar.0, &why);
                 return Err(OpenError::Shape { param, message });
             };
@@ -218,7 +218,7 @@ impl Shape {
     /// The same without the schema of a tool that it can do without, where the backend cannot follow the
     /// `grammar` and says `why`: without the one that is to blame, or without any where it is not known
     /// which one is, or where `all` are to go.
-    fn loosened(&self, (grammar, why): (&str, &str), all: bool) -> Option<Self> {
+    fn loosened(&self, grammar: &str, why: &str, all: bool) -> Option<Self> {
         let blamed = Loose::blamed(grammar, why).filter(|_| !all);
         let (gone, left): (BTreeSet<usize>, BTreeSet<usize>) = {
             let tools = self.loose.tools.iter();
@@ -275,7 +275,7 @@ fn fault(regex: &str) -> Option<String> {
     }
     let at = |offset: usize| regex.get(..offset).unwrap_or(regex).chars().count() + 1;
     match regex_syntax::parse(regex) {
-        Ok(hir) => looks_around(&hir, (true, true)).then(|| {
+        Ok(hir) => looks_around(&hir, true, true).then(|| {
             "^ may stand at its beginning and $ at its end only, and boundaries such as \\b nowhere"
                 .to_owned()
         }),
@@ -292,17 +292,18 @@ fn fault(regex: &str) -> Option<String> {
 }
 
 /// Whether it asks what stands around it, other than at its own `ends` (beginning, end).
-fn looks_around(hir: &Hir, (begins, ends): (bool, bool)) -> bool {
+fn looks_around(hir: &Hir, begins: bool, ends: bool) -> bool {
     match hir.kind() {
         HirKind::Look(Look::Start) => !begins,
         HirKind::Look(Look::End) => !ends,
         HirKind::Look(_) => true,
-        HirKind::Capture(part) => looks_around(&part.sub, (begins, ends)),
-        HirKind::Alternation(parts) => parts.iter().any(|p| looks_around(p, (begins, ends))),
-        HirKind::Concat(parts) => parts.iter().enumerate().any(|(at, part)| {
-            looks_around(part, (begins && at == 0, ends && at + 1 == parts.len()))
-        }),
-        HirKind::Repetition(part) => looks_around(&part.sub, (false, false)),
+        HirKind::Capture(part) => looks_around(&part.sub, begins, ends),
+        HirKind::Alternation(parts) => parts.iter().any(|p| looks_around(p, begins, ends)),
+        HirKind::Concat(parts) => parts
+            .iter()
+            .enumerate()
+            .any(|(at, part)| looks_around(part, begins && at == 0, ends && at + 1 == parts.len())),
+        HirKind::Repetition(part) => looks_around(&part.sub, false, false),
         HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) => false,
     }
 }

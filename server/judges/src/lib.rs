@@ -19,7 +19,7 @@ mod defaults;
 use std::sync::Arc;
 
 use hone_judge::{Completer, HintRule, ModelConfig, ModelKind, Reader, Weigher};
-use hone_runtime::Board;
+use hone_runtime::StatusRegistry;
 
 pub use base::{Base, BaseParts};
 pub use completer::HttpCompleter;
@@ -55,7 +55,7 @@ pub async fn voter(
 }
 
 /// Who reads replies: what serves here, if anything does and it is able to.
-pub fn reader(parts: Option<ReaderParts>, board: &Board) -> Option<Arc<dyn Reader>> {
+pub fn reader(parts: Option<ReaderParts>, registry: &StatusRegistry) -> Option<Arc<dyn Reader>> {
     let why = match &parts {
         None => "no base model is served in this process",
         Some(parts) if !parts.config.enabled => "judge.reading.enabled is false",
@@ -63,7 +63,7 @@ pub fn reader(parts: Option<ReaderParts>, board: &Board) -> Option<Arc<dyn Reade
         Some(_) => "",
     };
     if !why.is_empty() {
-        reader::off(board, why);
+        reader::off(registry, why);
         return None;
     }
     parts.map(|parts| BaseReader::start(parts) as Arc<dyn Reader>)

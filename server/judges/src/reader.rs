@@ -11,7 +11,7 @@ use hone_domain::{NextKind, Token};
 use hone_judge::reading::{Example, Probe, Reading, Seen, Unreadable, shortened};
 use hone_judge::rules::{Exchange, judge_reply};
 use hone_judge::{Reader, ReadingConfig, labelled};
-use hone_runtime::{Board, RoomState, Shutdown};
+use hone_runtime::{LoopPhase, Shutdown, StatusRegistry};
 use hone_serve::{Backend, Cancel};
 use serde_json::{Map, json};
 use sha2::{Digest as _, Sha256};
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use hone_inference::Language;
 
-/// Its name on the board.
+/// Its name in the status registry.
 const NAME: &str = "reading";
 
 /// Reads with what serves here.
@@ -75,11 +75,7 @@ impl States {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn fit(
-        &self,
-        precision_min: f64,
-        (busy, cancel): (&Busy, &Cancel),
-    ) -> Result<Probe, String> {
+    pub fn fit(&self, precision_min: f64, busy: &Busy, cancel: &Cancel) -> Result<Probe, String> {
         let mut examples = Vec::new();
         let mut add = |exchange: Exchange<'_>, label, wish| {
             while busy() && !cancel.is_cancelled() {
@@ -128,7 +124,7 @@ pub struct ReaderParts {
     /// The data folder.
     pub folder: PathBuf,
     /// Says whether it reads.
-    pub board: Board,
+    pub registry: StatusRegistry,
     /// Ends the fit.
     pub shutdown: Shutdown,
     /// Whether training computes, for which the fit waits.
@@ -178,17 +174,17 @@ impl BaseReader {
 
 /// Takes the probe of before, or fits one and keeps it.
 fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
-    let _switch = parts.board.enter(NAME);
+    let _switch = parts.registry.enter(NAME);
     parts
-        .board
-        .update(NAME, |room| room.state = RoomState::Starting);
+        .registry
+        .update(NAME, |status| status.state = LoopPhase::Starting);
     let began = Instant::now();
     let path = place(parts);
     let found = match kept(&path) {
         Some(probe) => Ok(probe),
         None => parts
             .states
-            .fit(parts.config.precision_min, (&parts.busy, cancel)),
+            .fit(parts.config.precision_min, &parts.busy, cancel),
     };
     let fit_s = began.elapsed().as_secs_f64();
     match found {
@@ -211,22 +207,22 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
                 ("wishes_share", crossed.wishes),
             ];
             keep(&path, &found);
-            parts.board.update(NAME, |room| {
-                room.state = RoomState::Running;
-                room.numbers.extend(numbers);
+            parts.registry.update(NAME, |status| {
+                status.state = LoopPhase::Running;
+                status.numbers.extend(numbers);
             });
             let _first = probe.set(found).is_ok();
         }
-        Err(why) => off(&parts.board, &why),
+        Err(why) => off(&parts.registry, &why),
     }
 }
 
 /// Says that the rules alone read replies, and why.
-pub(super) fn off(board: &Board, why: &str) {
-    let _switch = board.enter(NAME);
-    board.update(NAME, |room| {
-        room.state = RoomState::Stopped;
-        room.numbers.insert("on", 0.0);
+pub(super) fn off(registry: &StatusRegistry, why: &str) {
+    let _switch = registry.enter(NAME);
+    registry.update(NAME, |status| {
+        status.state = LoopPhase::Stopped;
+        status.numbers.insert("on", 0.0);
     });
     tracing::info!(why, "the reading is off; the rules alone read replies");
 }

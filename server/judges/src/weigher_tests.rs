@@ -23,7 +23,8 @@ use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_nn::{Adapter, Model, load_model, peft, score};
 use hone_runtime::{
-    Board, Ids as _, Latest, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue,
+    Ids as _, Latest, Notification, Overflow, ShutdownTrigger, StatusRegistry, SystemClock,
+    SystemIds, queue,
 };
 use hone_serve::{Backend as _, Engine, ServeCtx};
 use hone_text::folder::ModelFolder;
@@ -72,7 +73,7 @@ fn world() -> World {
         policies: policies.reader(),
         clock: Arc::new(SystemClock::default()),
         config: hone_serve::Config::for_tests(),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     });
     let engine = Arc::new(engine.unwrap());
     let parts = BaseParts {
@@ -293,13 +294,13 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
             model: Some(model),
             ..Config::for_tests()
         },
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
-    let (wake, inbox) = queue(1, Overflow::DropOldest);
-    let (to_train, _woken) = queue(1, Overflow::DropOldest);
+    let (notify, inbox) = queue(1, Overflow::DropOldest);
+    let (to_train, _notified) = queue(1, Overflow::DropOldest);
     let stop = ShutdownTrigger::new();
-    let room = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
-    wake.send(Wake).unwrap();
+    let running = tokio::spawn(hone_judge::run(ctx, inbox, to_train, stop.signal()));
+    notify.send(Notification).unwrap();
     let verdict = loop {
         let view = ledger.turn(turn.id).await.unwrap().unwrap();
         if let Some(verdict) = view.verdict {
@@ -308,7 +309,7 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     stop.pull();
-    room.await.unwrap().unwrap();
+    running.await.unwrap().unwrap();
     let choice = verdict.hint_choice.unwrap();
     let by = hone_domain::ChosenBy::Agreement;
     assert_eq!(choice.by, by, "{}", choice.reason);

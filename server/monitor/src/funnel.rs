@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hone_runtime::RoomStatus;
+use hone_runtime::LoopStatus;
 
 /// Which number of which loop stands for each stage, the widest first. Chosen are those accepted for
 /// which the policy chose among several; the others are trained as well.
@@ -16,9 +16,9 @@ const STAGES: [(&str, &str, &str); 6] = [
 ];
 
 /// Turns by stage since the loops began; 0 where a loop does not run here.
-pub fn funnel(loops: &BTreeMap<&'static str, RoomStatus>) -> [(&'static str, u64); 6] {
-    STAGES.map(|(stage, room, number)| {
-        let status = loops.get(room);
+pub fn funnel(loops: &BTreeMap<&'static str, LoopStatus>) -> [(&'static str, u64); 6] {
+    STAGES.map(|(stage, loop_name, number)| {
+        let status = loops.get(loop_name);
         let value = status.and_then(|status| status.numbers.get(number));
         (stage, value.map_or(0, |value| *value as u64))
     })

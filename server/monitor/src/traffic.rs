@@ -1,4 +1,4 @@
-//! What the HTTP door counts about requests, whatever they ask.
+//! What the HTTP server counts about requests, whatever they ask.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

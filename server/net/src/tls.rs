@@ -1,4 +1,4 @@
-//! TLS for the door: a certificate and its key from two files, which may change while it serves.
+//! TLS for the listener: a certificate and its key from two files, which may change while it serves.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ use hone_domain::{
 use hone_kernels::{Executor, WeightFormat};
 use hone_nn::DeviceModel;
 use hone_nn::{Model, Weights};
-use hone_runtime::{Board, Latest, SystemClock};
+use hone_runtime::{Latest, StatusRegistry, SystemClock};
 use hone_serve::{Answer, Backend, Engine, ServeCtx};
 use hone_starter::rng::Rng;
 use uuid::Uuid;
@@ -96,7 +96,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Starts an engine as configured for a house.
+    /// Starts an engine as configured for a server.
     pub(super) fn new(bench: &Bench, builtin: &Builtin) -> Result<Self, String> {
         Self::of(bench, builtin, bench.config.serve.clone())
     }
@@ -126,7 +126,7 @@ impl Bed {
             policies: policies.reader(),
             clock: Arc::new(SystemClock::default()),
             config,
-            board: Board::new(),
+            registry: StatusRegistry::new(),
         });
         Ok(Self {
             engine: engine.map_err(|error| error.to_string())?,

@@ -91,7 +91,7 @@ pub(super) fn gap(bench: &Bench) -> Result<Report, String> {
     let mut config = bench.config.clone();
     // Nothing is kept, so a training step under way need not come to its end.
     config.train.drain_deadline_ms = STOP_MS;
-    let measured = bench.house(config, async |url| measure(url, time).await);
+    let measured = bench.app(config, async |url| measure(url, time).await);
     bench.runtime.block_on(measured)
 }
 

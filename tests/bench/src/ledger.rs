@@ -12,7 +12,8 @@ use hone_domain::{
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Clock, Outbox, Overflow, ShutdownTrigger, SystemClock, SystemIds, Wake, queue,
+    Clock, Notification, Outbox, Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds,
+    queue,
 };
 use hone_serve::{Backend, NullBackend};
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
     let ledger: Arc<dyn Ledger> = Arc::new(ledger.map_err(|error| error.to_string())?);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let (recorder, inbox) = queue(bench.config.http.record_queue_max, Overflow::DropNewest);
-    let (to_judge, _from_collect) = queue::<Wake>(1, Overflow::DropOldest);
+    let (to_judge, _from_collect) = queue::<Notification>(1, Overflow::DropOldest);
     let index = bench.config.http.index(bench.config.binding.retry_ms);
     let ctx = Ctx {
         ledger: ledger.clone(),
@@ -70,10 +71,10 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
         carry: Carry::default(),
         clock: clock.clone(),
         config: bench.config.collect.clone(),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let stop = ShutdownTrigger::new();
-    let room = tokio::spawn(hone_collect::run(ctx, inbox, to_judge, stop.signal()));
+    let running = tokio::spawn(hone_collect::run(ctx, inbox, to_judge, stop.signal()));
     let load = Load {
         backend: model::null_backend(clock),
         recorder,
@@ -81,7 +82,7 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
     };
     let report = measure(&load, &*ledger, time).await;
     stop.pull();
-    let ended = room.await.map_err(|error| error.to_string())?;
+    let ended = running.await.map_err(|error| error.to_string())?;
     ended.map_err(|error| error.to_string())?;
     ledger.close().await;
     report

@@ -1,6 +1,6 @@
 //! `hone-bench`: what this build does on this machine, in numbers, and a demo of the whole ring.
 //!
-//! Every measurement uses the configuration of a house (defaults and environment), keeps its data
+//! Every measurement uses the configuration of a server (defaults and environment), keeps its data
 //! in a folder of its own that goes away, and counts what failed; a bench with failures ends with
 //! a failing exit code. None of it is a test: no number is compared with a wanted one.
 
@@ -48,8 +48,8 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use folder::Folder;
+use hone::app::App;
 use hone::config::{Config, Sources};
-use hone::house::House;
 use hone::hub::HubAccess;
 use hone::logs;
 use hone::model::{self, Builtin, Served};
@@ -153,7 +153,7 @@ enum Name {
     Ledger,
     /// What every loop still does while another one is stopped or hangs.
     Loops,
-    /// What the door adds to an answer, and how many it gives, with an engine that answers at once.
+    /// What the gateway adds to an answer, and how many it gives, with an engine that answers at once.
     Overhead,
     /// Memory and processor time of a server that nobody uses.
     Idle,
@@ -309,17 +309,17 @@ impl Bench {
         Duration::from_secs_f64(self.seconds.unwrap_or(default_s))
     }
 
-    /// Starts a house with an empty data folder, has something done at its address and stops it.
-    async fn house<T>(
+    /// Starts a server with an empty data folder, has something done at its address and stops it.
+    async fn app<T>(
         &self,
         mut config: Config,
         work: impl AsyncFnOnce(&str) -> Result<T, String>,
     ) -> Result<T, String> {
         let folder = self.folder()?;
         config.store.data_dir = folder.text();
-        let house = House::start(config).await?;
-        let done = work(&format!("http://{}", house.addr)).await;
-        house.stop().await;
+        let app = App::start(config).await?;
+        let done = work(&format!("http://{}", app.addr)).await;
+        app.stop().await;
         done
     }
 

@@ -1,4 +1,4 @@
-//! What every loop still does while another one is stopped or hangs, in a whole house over HTTP.
+//! What every loop still does while another one is stopped or hangs, in a whole server over HTTP.
 //!
 //! Requests and feedback arrive at a fixed rate, whatever becomes of them, and a stock of answered
 //! turns gives judge and train work of their own. Stretches without a stall stand between those
@@ -15,8 +15,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Bench;
 use super::report::{Report, milli};
 use super::wire::Wire;
+use hone::app::App;
 use hone::config::Config;
-use hone::house::House;
 use hone_domain::Loop;
 
 /// Between two requests, and between two pieces of feedback.
@@ -47,17 +47,17 @@ pub(super) fn loops(bench: &Bench) -> Result<Report, String> {
     let time = bench.time(4.0);
     bench.runtime.block_on(async {
         let folder = bench.folder()?;
-        let house = House::start(config(bench, folder.text())).await?;
-        let wire = Arc::new(Wire::new(&format!("http://{}", house.addr))?);
+        let app = App::start(config(bench, folder.text())).await?;
+        let wire = Arc::new(Wire::new(&format!("http://{}", app.addr))?);
         let mut world = World {
-            house: &house,
+            app: &app,
             wire,
             time,
             asked: 0,
             failed: 0,
         };
         let report = world.measure().await;
-        house.stop().await;
+        app.stop().await;
         report
     })
 }
@@ -77,7 +77,7 @@ fn config(bench: &Bench, data: String) -> Config {
 }
 
 struct World<'a> {
-    house: &'a House,
+    app: &'a App,
     wire: Arc<Wire>,
     time: Duration,
     asked: u64,
@@ -220,7 +220,7 @@ impl World<'_> {
     fn question(&self) -> Value {
         let said = format!("What is the capital of France? ({})", self.asked);
         json!({
-            "model": self.house.model,
+            "model": self.app.model,
             "user": "bench",
             "messages": [{ "role": "user", "content": said }],
             "max_tokens": MAX_TOKENS,
@@ -251,7 +251,7 @@ impl World<'_> {
     }
 
     fn hold(&self, one: Loop, held: bool) -> Result<(), String> {
-        if self.house.hold(one.name(), held) {
+        if self.app.hold(one.name(), held) {
             Ok(())
         } else {
             Err(format!("the {} loop does not run", one.name()))

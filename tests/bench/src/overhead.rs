@@ -1,4 +1,4 @@
-//! What the door itself costs: the engine answers at once, so every millisecond is ours, the machine's
+//! What the gateway itself costs: the engine answers at once, so every millisecond is ours, the machine's
 //! or the load's. A bare server beside it says what the latter two are. With `--against`, the same
 //! load at another OpenAI-compatible server.
 
@@ -28,7 +28,7 @@ const ROUNDS: u32 = 3;
 /// How long it runs before anything is measured.
 const WARM: Duration = Duration::from_millis(500);
 
-/// As long as an answer of the door to the load, about.
+/// As long as an answer of the gateway to the load, about.
 const BARE_ANSWER: &str = concat!(
     r#"{"id":"chatcmpl-0","object":"chat.completion","created":0,"model":"bare","choices":[{"#,
     r#""index":0,"message":{"role":"assistant","content":"An answer."},"finish_reason":"stop"}],"#,
@@ -94,7 +94,7 @@ pub(super) fn overhead(bench: &Bench, against: Option<&str>) -> Result<Report, S
     let bare = Load::post(&nothing_behind.url, "{}")?;
     bare.run(AT_ONCE, WARM);
     let mut report = Report::new(
-        "overhead: the door with an engine that answers at once",
+        "overhead: the gateway with an engine that answers at once",
         &[
             "",
             "per second",

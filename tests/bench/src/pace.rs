@@ -3,7 +3,7 @@
 //! In lockstep a batch of completions is asked for together, all of them and all of their votes are
 //! waited for, a version is trained and published, and then comes the next batch. Apart, as many
 //! completions are under way all the time and nothing waits for anything, but that no more turns are
-//! begun than can be trained before they are stale (AReaL, arXiv 2505.24298, equation 3). House,
+//! begun than can be trained before they are stale (AReaL, arXiv 2505.24298, equation 3). Server,
 //! model, questions, lengths of completions, speed of votes and the number of completions under way
 //! are the same; the lengths have a long tail, and votes are slow.
 
@@ -189,11 +189,11 @@ struct Case {
 
 impl Case {
     fn run(self, bench: &Bench, turns: usize) -> Result<Run, String> {
-        bench.runtime.block_on(self.house(bench, turns))
+        bench.runtime.block_on(self.app(bench, turns))
     }
 
-    /// One house from its base model on.
-    async fn house(self, bench: &Bench, turns: usize) -> Result<Run, String> {
+    /// One server from its base model on.
+    async fn app(self, bench: &Bench, turns: usize) -> Result<Run, String> {
         let said = TASTE.praises().iter().map(|text| (*text).to_owned());
         let votes = Votes::start((self.median, VOTE_SPREAD), self.seed, said.collect()).await?;
         let config = configured(&bench.config, &votes.url)?;
@@ -203,7 +203,7 @@ impl Case {
             let users = Users::new(&wire, (self.seed, begun_max)).await?;
             users.run(self.pace, turns).await
         };
-        bench.house(config, run).await
+        bench.app(config, run).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use hone_domain::TurnId;
 use serde_json::{Value, json};
 
-use hone_bench::conversations::door::{Door, Sent, Table};
+use hone_bench::conversations::gateway::{Gateway, Sent, Table};
 
 /// What binding reads of a body.
 const FIELDS: &[&str] = &[
@@ -37,7 +37,7 @@ pub(super) fn replay_all(apart: bool) -> Vec<(String, Table)> {
 }
 
 fn replay(trace: &Value, apart: bool) -> (String, Table) {
-    let mut door = Door::new(1_000);
+    let mut gateway = Gateway::new(1_000);
     let mut names: Vec<&str> = Vec::new();
     // Per conversation: how many messages each request had, and the turn it became.
     let mut made: HashMap<usize, Vec<(Vec<Value>, TurnId)>> = HashMap::new();
@@ -77,8 +77,8 @@ fn replay(trace: &Value, apart: bool) -> (String, Table) {
             answer: request["answer"].clone(),
             ..Sent::default()
         };
-        door.now_ms += 1_000;
-        let turn = door.ask(&sent);
+        gateway.now_ms += 1_000;
+        let turn = gateway.ask(&sent);
         earlier.push((kept, turn));
     }
     let client = format!(
@@ -86,7 +86,7 @@ fn replay(trace: &Value, apart: bool) -> (String, Table) {
         trace["client"].as_str().unwrap(),
         trace["version"].as_str().unwrap()
     );
-    (client, door.table)
+    (client, gateway.table)
 }
 
 /// The messages without those that a client adds to one request only.

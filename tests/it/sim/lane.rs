@@ -1,10 +1,10 @@
-//! A room as the one loop drives it, in virtual time: effects take a fixed time each.
+//! A loop as the one loop drives it, in virtual time: effects take a fixed time each.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use hone_runtime::{Event, Hands, Inbox, Room};
+use hone_runtime::{Effects, Event, Inbox, LoopState};
 
 use super::ledger::SimLedger;
 use super::seat::Timed;
@@ -51,16 +51,16 @@ impl Costed for hone_train::Effect {
     }
 }
 
-/// How often a room looks for work.
+/// How often a loop looks for work.
 const TICK_MS: i64 = 100;
 
 /// An effect that never ends.
 type Endless<R> = Pin<Box<dyn Future<Output = R>>>;
 
-/// A room as the one loop drives it, with virtual time for what its hands do.
-pub(super) struct Lane<R: Room, H> {
-    room: R,
-    hands: H,
+/// A loop as the one loop drives it, with virtual time for what its effects do.
+pub(super) struct Lane<R: LoopState, H> {
+    state: R,
+    effects: H,
     pub(super) inbox: Inbox<R::Input>,
     ledger: Arc<SimLedger>,
     pub(super) mode: Mode,
@@ -72,12 +72,12 @@ pub(super) struct Lane<R: Room, H> {
 
 impl<R, H> Lane<R, H>
 where
-    R: Room,
+    R: LoopState,
     R::Effect: Timed + Costed,
-    H: Hands<R>,
+    H: Effects<R>,
 {
     pub(super) fn new(
-        (room, hands): (R, H),
+        (state, effects): (R, H),
         inbox: Inbox<R::Input>,
         ledger: Arc<SimLedger>,
         (mode, slots): (Mode, usize),
@@ -86,8 +86,8 @@ where
             ledger.hang();
         }
         Self {
-            room,
-            hands,
+            state,
+            effects,
             inbox,
             ledger,
             mode,
@@ -99,7 +99,7 @@ where
     }
 
     fn step(&mut self, now_ms: i64, event: Event<R::Input, R::Report>) {
-        self.waiting.extend(self.room.step(now_ms, event));
+        self.waiting.extend(self.state.step(now_ms, event));
     }
 
     /// Everything that happens in this millisecond.
@@ -138,8 +138,8 @@ where
             };
             let pause_ms = i64::try_from(effect.take_pause_ms()).unwrap();
             let over_ms = now_ms + pause_ms + effect.cost_ms();
-            let hands = self.hands.clone();
-            let mut work: Endless<_> = Box::pin(async move { hands.perform(effect).await });
+            let effects = self.effects.clone();
+            let mut work: Endless<_> = Box::pin(async move { effects.perform(effect).await });
             let ledger = self.ledger.clone();
             let report = tokio::select! {
                 biased;
@@ -153,9 +153,9 @@ where
         }
     }
 
-    /// A number of its board.
+    /// A number of its status.
     pub(super) fn number(&self, name: &str) -> u64 {
-        let numbers = self.room.observe();
+        let numbers = self.state.observe();
         let found = numbers.iter().find(|(key, _)| *key == name);
         found.unwrap_or_else(|| panic!("{name} is observed")).1 as u64
     }

@@ -32,7 +32,7 @@ fn note(broken: &mut Vec<String>, law: Result<(), invariants::Broken>) {
 
 /// P3, and that serve sees nothing that the ledger does not hold.
 fn visible(world: &World, heads: &[Policy], broken: &mut Vec<String>) {
-    let seen = world.door.policies.get();
+    let seen = world.gateway.policies.get();
     let mut all: Vec<&Policy> = heads.iter().chain(seen.iter()).collect();
     all.sort_by_key(|p| (&p.scope, p.version));
     all.dedup();
@@ -153,7 +153,7 @@ pub(super) async fn unfinished(world: &World) -> Vec<String> {
             }
         }
     }
-    let seen = world.door.policies.get();
+    let seen = world.gateway.policies.get();
     for head in world.raw.heads().await.unwrap() {
         if seen.newest(&head.scope) != Some(&head) {
             let (scope, version) = (head.scope, head.version);

@@ -32,9 +32,9 @@ pub(super) enum Plant {
     ForgetsLateReceipts,
     /// Claims ignore how old a turn is.
     HandsOutStale,
-    /// While one room's call hangs, the calls of the others fail.
+    /// While one loop's call hangs, the calls of the others fail.
     HungCallKeepsTheLedger,
-    /// The judge rests until the trainer has taken its wake.
+    /// The judge rests until the trainer has taken its notification.
     JudgeWaitsForTrain,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Log {
     pub(super) fenced: usize,
 }
 
-/// The ledger that the rooms see.
+/// The ledger that the loops see.
 pub(super) struct SimLedger {
     pub(super) inner: Arc<dyn Ledger>,
     plant: Plant,
@@ -123,7 +123,7 @@ impl SimLedger {
         }
     }
 
-    /// The same ledger as another room sees it: with faults of its own.
+    /// The same ledger as another loop sees it: with faults of its own.
     pub(super) fn beside(&self) -> Self {
         let seen = Self::new(
             self.inner.clone(),

@@ -1,7 +1,7 @@
 //! The ring under a seeded simulator: no clock, no chance and no order of events but the seed's.
 //!
-//! The rooms' own states and hands run against a real ledger and blob store; a scheduler delivers,
-//! delays, reorders, loses and repeats, crashes rooms and the whole process, and makes the ledger
+//! The loops' own states and effects run against a real ledger and blob store; a scheduler delivers,
+//! delays, reorders, loses and repeats, crashes loops and the whole process, and makes the ledger
 //! fail, lose answers and hang half-way. `HONE_SIM_SEED=n` replays one seed, `HONE_SIM_SEEDS=n`
 //! runs as many.
 

@@ -1,6 +1,6 @@
-//! A room taken apart: its state, its hands, and everything between them, moved by hand.
+//! A loop taken apart: its state, its effects, and everything between them, moved by hand.
 
-use hone_runtime::{Event, Hands, Inbox, Room};
+use hone_runtime::{Effects, Event, Inbox, LoopState};
 
 use super::ledger::SimLedger;
 use super::rng::Rng;
@@ -35,8 +35,8 @@ impl Timed for hone_train::Effect {
     }
 }
 
-/// A room at its place. Without a state it is down; its inbox goes on filling.
-pub(super) struct Seat<R: Room, H> {
+/// A loop at its place. Without a state it is down; its inbox goes on filling.
+pub(super) struct Seat<R: LoopState, H> {
     pub(super) at_work: Option<(R, H)>,
     pub(super) inbox: Inbox<R::Input>,
     /// When they may be performed.
@@ -49,9 +49,9 @@ pub(super) struct Seat<R: Room, H> {
 
 impl<R, H> Seat<R, H>
 where
-    R: Room,
+    R: LoopState,
     R::Effect: Timed,
-    H: Hands<R>,
+    H: Effects<R>,
 {
     pub(super) fn empty(inbox: Inbox<R::Input>) -> Self {
         Self {
@@ -69,17 +69,17 @@ where
     }
 
     /// Starts it.
-    pub(super) fn start(&mut self, now_ms: i64, room: R, hands: H) {
-        self.at_work = Some((room, hands));
+    pub(super) fn start(&mut self, now_ms: i64, state: R, effects: H) {
+        self.at_work = Some((state, effects));
         self.draining = false;
         self.step(now_ms, Event::Started);
     }
 
     pub(super) fn step(&mut self, now_ms: i64, event: Event<R::Input, R::Report>) {
-        let Some((room, _)) = &mut self.at_work else {
+        let Some((state, _)) = &mut self.at_work else {
             return;
         };
-        for mut effect in room.step(now_ms, event) {
+        for mut effect in state.step(now_ms, event) {
             let pause = i64::try_from(effect.take_pause_ms()).unwrap();
             self.effects.push((now_ms + pause, effect));
         }
@@ -109,8 +109,8 @@ where
     /// Performs one effect; its report waits to be delivered.
     pub(super) async fn perform(&mut self, place: usize) {
         let (_, effect) = self.effects.remove(place);
-        if let Some((_, hands)) = &self.at_work {
-            let report = Box::pin(hands.perform(effect)).await;
+        if let Some((_, effects)) = &self.at_work {
+            let report = Box::pin(effects.perform(effect)).await;
             self.reports.push(report);
         }
     }
@@ -126,13 +126,13 @@ where
         let idle = self
             .at_work
             .as_ref()
-            .is_some_and(|(room, _)| room.is_idle());
+            .is_some_and(|(state, _)| state.is_idle());
         self.draining && idle && self.effects.is_empty() && self.reports.is_empty()
     }
 
-    /// A number of the board; 0 where the room is down.
+    /// A number of the status registry; 0 where the loop is down.
     pub(super) fn number(&self, name: &str) -> u64 {
-        let numbers = self.at_work.as_ref().map(|(room, _)| room.observe());
+        let numbers = self.at_work.as_ref().map(|(state, _)| state.observe());
         let found = numbers.and_then(|all| all.into_iter().find(|(key, _)| *key == name));
         found.map_or(0, |(_, value)| value as u64)
     }
@@ -145,30 +145,30 @@ pub(super) async fn crash<R, H>(
     (ledger, rng): (&SimLedger, &mut Rng),
     survives: bool,
 ) where
-    R: Room,
+    R: LoopState,
     R::Effect: Timed,
-    H: Hands<R>,
+    H: Effects<R>,
 {
-    let Some((room, hands)) = seat.at_work.take() else {
+    let Some((state, effects)) = seat.at_work.take() else {
         return;
     };
-    drop(room);
+    drop(state);
     seat.reports.clear();
     seat.draining = false;
     for (_, effect) in std::mem::take(&mut seat.effects) {
         match rng.below(if survives { 4 } else { 3 }) {
             0 => drop(effect),
-            1 => drop(Box::pin(hands.perform(effect)).await),
+            1 => drop(Box::pin(effects.perform(effect)).await),
             2 => {
                 ledger.hang_after(rng.below(4), rng.chance(50));
                 tokio::select! {
                     biased;
-                    report = Box::pin(hands.perform(effect)) => drop(report),
+                    report = Box::pin(effects.perform(effect)) => drop(report),
                     () = ledger.until_hung() => {}
                 }
                 ledger.hang_never();
             }
-            _ => seat.leftovers.push((hands.clone(), effect)),
+            _ => seat.leftovers.push((effects.clone(), effect)),
         }
     }
 }

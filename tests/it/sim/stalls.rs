@@ -1,30 +1,31 @@
 //! Each loop stopped, then hung, in turn: the others do the same work in the same virtual time.
 //!
 //! A stock of open, unjudged and untrained turns gives every loop work for the whole span, whoever
-//! else stands still. A stopped loop takes nothing; the hands of a hung one call the ledger and
+//! else stands still. A stopped loop takes nothing; the effects of a hung one call the ledger and
 //! never get an answer, so that whatever they hold at that moment stays held.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use hone_blobs::FsBlobs;
-use hone_collect::{Carry, CollectHands, Input};
+use hone_collect::{Carry, CollectEffects, Input};
 use hone_domain::{Feedback, FeedbackId, Turn};
-use hone_judge::JudgeHands;
+use hone_judge::JudgeEffects;
 use hone_ledger::{FeedbackOutcome, Ledger};
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{
-    Board, Clock, Ids, ManualClock, Overflow, SeededIds, ShutdownTrigger, Wake, queue,
+    Clock, Ids, ManualClock, Notification, Overflow, SeededIds, ShutdownTrigger, StatusRegistry,
+    queue,
 };
-use hone_train::{Train, TrainHands};
+use hone_train::{Train, TrainEffects};
 use tokio::sync::oneshot;
 
 use super::lane::{Lane, Mode};
 use super::ledger::{Plant, SimLedger};
 use super::rng::Rng;
-use super::stock::{BEGINNING_MS, Stock, door, open};
+use super::stock::{BEGINNING_MS, Stock, gateway, open};
 use super::trainer::FakeTrainer;
-use super::users::{Door, Moment, Users};
+use super::users::{Gateway, Moment, Users};
 
 /// How long a run lasts.
 const SPAN_MS: i64 = 6_000;
@@ -129,7 +130,7 @@ struct Voices {
 }
 
 impl Voices {
-    fn speak(&mut self, open: &[Turn], (ids, door): (&SeededIds, &Door), now_ms: i64) {
+    fn speak(&mut self, open: &[Turn], (ids, gateway): (&SeededIds, &Gateway), now_ms: i64) {
         let turn = &open[self.next];
         self.next += 1;
         let feedback = Feedback {
@@ -145,7 +146,7 @@ impl Voices {
         let (reply, waiting) = oneshot::channel();
         let feedback = Box::new(feedback);
         // A full queue closes the reply, which then counts as not heard.
-        let _taken = door.to_collect.send(Input::Feedback { feedback, reply });
+        let _taken = gateway.to_collect.send(Input::Feedback { feedback, reply });
         self.replies.push(waiting);
     }
 
@@ -157,36 +158,36 @@ impl Voices {
 
 /// Everything of one run.
 struct Run {
-    commons: Commons,
-    collect: Lane<hone_collect::State, CollectHands>,
-    judge: Lane<hone_judge::State, JudgeHands>,
-    train: Lane<Train, TrainHands>,
+    resources: Resources,
+    collect: Lane<hone_collect::State, CollectEffects>,
+    judge: Lane<hone_judge::State, JudgeEffects>,
+    train: Lane<Train, TrainEffects>,
     plant: Plant,
     serve: Mode,
-    // Keeps the train room's hands from taking its fall for a stop.
+    // Keeps the train loop's effects from taking its fall for a stop.
     _stop: ShutdownTrigger,
 }
 
-/// What the rooms share.
-struct Commons {
+/// What the loops share.
+struct Resources {
     folder: tempfile::TempDir,
     raw: Arc<SqliteLedger>,
     clock: Arc<ManualClock>,
     ids: Arc<SeededIds>,
-    board: Board,
-    door: Door,
+    registry: StatusRegistry,
+    gateway: Gateway,
 }
 
-impl Commons {
+impl Resources {
     fn collect(&self, ledger: Arc<SimLedger>) -> hone_collect::Ctx {
         hone_collect::Ctx {
             ledger,
             ids: self.ids.clone(),
-            index: self.door.index.clone(),
+            index: self.gateway.index.clone(),
             carry: Carry::default(),
             clock: self.clock.clone(),
             config: collect_config(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
@@ -200,7 +201,7 @@ impl Commons {
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: judge_config(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
@@ -211,7 +212,7 @@ impl Commons {
             versions: self.raw.clone(),
             blobs: Arc::new(blobs.unwrap()),
             trainer: Arc::new(FakeTrainer::new()),
-            policies: self.door.policies.clone(),
+            policies: self.gateway.policies.clone(),
             under_way: hone_runtime::Latest::new(None),
             serving: Arc::new(|| hone_train::Served {
                 now: true,
@@ -223,7 +224,7 @@ impl Commons {
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: train_config(self.folder.path()),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 }
@@ -235,35 +236,35 @@ impl Run {
         let first = SimLedger::new(raw.clone(), plant, (10_000, 0));
         let [collects, judges, trains] = [(); 3].map(|()| Arc::new(first.beside()));
         let (to_collect, collect_inbox) = queue(256, Overflow::DropNewest);
-        let (to_judge, judge_inbox) = queue::<Wake>(1, Overflow::DropOldest);
-        let (to_train, train_inbox) = queue::<Wake>(1, Overflow::DropOldest);
-        let commons = Commons {
+        let (to_judge, judge_inbox) = queue::<Notification>(1, Overflow::DropOldest);
+        let (to_train, train_inbox) = queue::<Notification>(1, Overflow::DropOldest);
+        let resources = Resources {
             folder,
             raw,
             clock: Arc::new(ManualClock::at(BEGINNING_MS)),
             ids: Arc::new(SeededIds::new(2)),
-            board: Board::new(),
-            door: door(to_collect),
+            registry: StatusRegistry::new(),
+            gateway: gateway(to_collect),
         };
         let stop = ShutdownTrigger::new();
         let collect = (
-            hone_collect::State::new(collect_config(), commons.ids.clone()),
-            CollectHands::new(commons.collect(collects.clone()), to_judge),
+            hone_collect::State::new(collect_config(), resources.ids.clone()),
+            CollectEffects::new(resources.collect(collects.clone()), to_judge),
         );
         let judge = (
-            hone_judge::State::new(judge_config(), commons.ids.clone(), false),
-            JudgeHands::new(commons.judge(judges.clone()), to_train),
+            hone_judge::State::new(judge_config(), resources.ids.clone(), false),
+            JudgeEffects::new(resources.judge(judges.clone()), to_train),
         );
         let train = (
-            Train::new(train_config(commons.folder.path())),
-            TrainHands::start(commons.train(trains.clone()), stop.signal()).unwrap(),
+            Train::new(train_config(resources.folder.path())),
+            TrainEffects::start(resources.train(trains.clone()), stop.signal()).unwrap(),
         );
         let mode = |of| stall.mode(of);
         Self {
             collect: Lane::new(collect, collect_inbox, collects, (mode(Loop::Collect), 16)),
             judge: Lane::new(judge, judge_inbox, judges, (mode(Loop::Judge), 12)),
             train: Lane::new(train, train_inbox, trains, (mode(Loop::Train), 4)),
-            commons,
+            resources,
             plant,
             serve: mode(Loop::Serve),
             _stop: stop,
@@ -275,10 +276,10 @@ impl Run {
         let (mut users, mut voices) = (Users::default(), Voices::default());
         let (mut rng, mut completions) = (Rng::new(5), 0);
         for at_ms in 0..SPAN_MS {
-            let now_ms = self.commons.clock.now_ms();
+            let now_ms = self.resources.clock.now_ms();
             let mut moment = Moment {
-                door: &self.commons.door,
-                ids: &*self.commons.ids,
+                gateway: &self.resources.gateway,
+                ids: &*self.resources.ids,
                 rng: &mut rng,
                 now_ms,
             };
@@ -294,7 +295,11 @@ impl Run {
             }
             users.look();
             if at_ms % ASK_EVERY_MS == 0 {
-                voices.speak(&stock.open, (&self.commons.ids, &self.commons.door), now_ms);
+                voices.speak(
+                    &stock.open,
+                    (&self.resources.ids, &self.resources.gateway),
+                    now_ms,
+                );
             }
             self.collect.pass(now_ms).await;
             let rests = self.plant == Plant::JudgeWaitsForTrain && {
@@ -304,13 +309,13 @@ impl Run {
                 self.judge.pass(now_ms).await;
             }
             self.train.pass(now_ms).await;
-            self.commons.clock.advance(1);
+            self.resources.clock.advance(1);
         }
         self.sum_up(completions, voices.heard()).await
     }
 
     async fn sum_up(self, completions: u64, heard: u64) -> Work {
-        let counts = self.commons.raw.counts().await.unwrap();
+        let counts = self.resources.raw.counts().await.unwrap();
         let work = Work {
             completions,
             recorded: self.collect.number("turns_recorded_total"),
@@ -319,19 +324,19 @@ impl Run {
             steps: counts.versions + counts.refused,
         };
         // A loop that ran out of work would say nothing about its throughput.
-        let now_ms = self.commons.clock.now_ms();
-        let left = self.commons.raw.ready(now_ms).await.unwrap();
+        let now_ms = self.resources.clock.now_ms();
+        let left = self.resources.raw.ready(now_ms).await.unwrap();
         let left = left.iter().map(|ready| ready.count).sum::<usize>();
         assert!(left > 4, "the trainer ran out of work: {work:?}");
         let left = self
-            .commons
+            .resources
             .raw
             .claim_transitions(10, 1, now_ms)
             .await
             .unwrap();
         assert!(left.len() == 10, "the judge ran out of work: {work:?}");
-        assert!(self.commons.raw.check_laws().await.unwrap().is_empty());
-        self.commons.raw.close().await;
+        assert!(self.resources.raw.check_laws().await.unwrap().is_empty());
+        self.resources.raw.close().await;
         work
     }
 }

@@ -15,7 +15,7 @@ use hone_runtime::{Ids, Latest, Outbox, Overflow, SeededIds, queue};
 
 use super::rng::Rng;
 use super::trainer::FINGERPRINT;
-use super::users::{Door, Moment, OWNERS, sampled};
+use super::users::{Gateway, Moment, OWNERS, sampled};
 
 /// When a run begins.
 pub(super) const BEGINNING_MS: i64 = 1_700_000_000_000;
@@ -44,8 +44,8 @@ pub(super) fn empty_index() -> SharedIndex {
     })))
 }
 
-pub(super) fn door(to_collect: Outbox<Input>) -> Door {
-    Door {
+pub(super) fn gateway(to_collect: Outbox<Input>) -> Gateway {
+    Gateway {
         index: empty_index(),
         policies: Latest::new(Policies::default()),
         to_collect,
@@ -101,7 +101,7 @@ impl Stock {
         let (ids, mut rng) = (SeededIds::new(1), Rng::new(1));
         let (to_collect, _inbox) = queue(1, Overflow::DropNewest);
         let mut moment = Moment {
-            door: &door(to_collect),
+            gateway: &gateway(to_collect),
             ids: &ids,
             rng: &mut rng,
             now_ms: BEGINNING_MS,

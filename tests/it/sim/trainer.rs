@@ -117,7 +117,7 @@ impl Trainer for FakeTrainer {
     }
 }
 
-/// The blob store that the rooms see.
+/// The blob store that the loops see.
 pub(super) struct SimBlobs {
     pub(super) inner: FsBlobs,
     faults: Mutex<(Rng, usize)>,

@@ -1,4 +1,4 @@
-//! Simulated users, and the door as far as they see it: the only source of turns.
+//! Simulated users, and the gateway as far as they see it: the only source of turns.
 
 use hone_collect::{Input, Observed, SharedIndex};
 use hone_domain::{
@@ -53,7 +53,7 @@ struct Talk {
 }
 
 /// What the users reach.
-pub(super) struct Door {
+pub(super) struct Gateway {
     pub(super) index: SharedIndex,
     pub(super) policies: Latest<Policies>,
     pub(super) to_collect: Outbox<Input>,
@@ -70,7 +70,7 @@ pub(super) struct Users {
 
 /// The hour and the makers.
 pub(super) struct Moment<'a> {
-    pub(super) door: &'a Door,
+    pub(super) gateway: &'a Gateway,
     pub(super) ids: &'a dyn Ids,
     pub(super) rng: &'a mut Rng,
     pub(super) now_ms: i64,
@@ -103,7 +103,7 @@ impl Users {
         let kind = if side { TurnKind::Side } else { TurnKind::Main };
         let talk = &mut self.talks[place];
         let scope = Scope::of(talk.owner, None);
-        let binding = moment.door.index.lock().unwrap().bind(&BindRequest {
+        let binding = moment.gateway.index.lock().unwrap().bind(&BindRequest {
             owner: talk.owner,
             scope: &scope,
             session_key: talk.key.as_deref(),
@@ -142,7 +142,11 @@ impl Users {
                 next_turn: Some(self.asked[first].turn.id),
                 at_ms: moment.now_ms,
             };
-            let _dropped = moment.door.to_collect.send(Input::Next(observed)).is_err();
+            let _dropped = moment
+                .gateway
+                .to_collect
+                .send(Input::Next(observed))
+                .is_err();
         }
     }
 
@@ -173,7 +177,7 @@ impl Users {
         turn.spans[0].end = turn.completion.len() as u32;
         if turn.kind == TurnKind::Main {
             moment
-                .door
+                .gateway
                 .index
                 .lock()
                 .unwrap()
@@ -184,7 +188,11 @@ impl Users {
         }
         let (receipt, waiting) = oneshot::channel();
         let turn = Box::new(turn.clone());
-        match moment.door.to_collect.send(Input::Turn { turn, receipt }) {
+        match moment
+            .gateway
+            .to_collect
+            .send(Input::Turn { turn, receipt })
+        {
             Ok(()) => asked.waiting = Some(waiting),
             Err(_full) => asked.told = Told::NotCollected,
         }
@@ -212,7 +220,7 @@ impl Users {
         }
     }
 
-    /// The door stops waiting for one receipt and says no; the receipt's place is gone when what
+    /// The gateway stops waiting for one receipt and says no; the receipt's place is gone when what
     /// is returned is dropped.
     pub(super) fn time_out(&mut self, rng: &mut Rng) -> Option<oneshot::Receiver<Receipt>> {
         self.look();
@@ -260,7 +268,7 @@ impl Users {
         let (reply, _nobody_waits) = oneshot::channel();
         let feedback = Box::new(feedback);
         let input = Input::Feedback { feedback, reply };
-        let _dropped = moment.door.to_collect.send(input).is_err();
+        let _dropped = moment.gateway.to_collect.send(input).is_err();
     }
 
     /// A client says that a session is over.
@@ -270,7 +278,7 @@ impl Users {
         }
         if let Some(session) = moment.rng.pick(&self.talks).session {
             let input = Input::SessionDone(session);
-            let _dropped = moment.door.to_collect.send(input).is_err();
+            let _dropped = moment.gateway.to_collect.send(input).is_err();
         }
     }
 }
@@ -281,7 +289,7 @@ pub(super) fn sampled(
     (owner, scope): (&str, &Scope),
     (messages, binding): (&[Message], &Binding),
 ) -> Turn {
-    let policies = moment.door.policies.get();
+    let policies = moment.gateway.policies.get();
     let policy = policies.newest(scope);
     let rng = &mut *moment.rng;
     let prompt = if rng.chance(3) { 40 } else { 2 + rng.below(6) };

@@ -1,26 +1,26 @@
-//! The ring in one process: real rooms, a real ledger, and one seeded scheduler that moves them.
+//! The ring in one process: real loops, a real ledger, and one seeded scheduler that moves them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use hone_blobs::FsBlobs;
-use hone_collect::{Carry, CollectHands, SharedIndex};
+use hone_collect::{Carry, CollectEffects, SharedIndex};
 use hone_domain::{Fate, Policies, PolicyVersion, Scope, SessionIndex, SessionIndexConfig};
-use hone_judge::JudgeHands;
+use hone_judge::JudgeEffects;
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
-    Board, Clock, Event, Latest, ManualClock, Outbox, Overflow, SeededIds, ShutdownTrigger, Wake,
-    queue,
+    Clock, Event, Latest, ManualClock, Notification, Outbox, Overflow, SeededIds, ShutdownTrigger,
+    StatusRegistry, queue,
 };
-use hone_train::{Train, TrainHands};
+use hone_train::{Train, TrainEffects};
 
 use super::ledger::{Plant, SimLedger};
 use super::rng::{Rng, mix};
 use super::seat::{Seat, crash};
 use super::trainer::{FakeTrainer, Mood, SimBlobs};
-use super::users::{Door, Moment, OWNERS, Told, Users};
+use super::users::{Gateway, Moment, OWNERS, Told, Users};
 
 /// Steps of the scheduler in one run.
 const STEPS: usize = 2_500;
@@ -31,7 +31,7 @@ const ROUNDS: usize = 120;
 /// When a run begins.
 const BEGINNING_MS: i64 = 1_700_000_000_000;
 
-/// A room.
+/// A loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     Collect,
@@ -39,7 +39,7 @@ enum Which {
     Train,
 }
 
-const ROOMS: [Which; 3] = [Which::Collect, Which::Judge, Which::Train];
+const LOOPS: [Which; 3] = [Which::Collect, Which::Judge, Which::Train];
 
 /// Everything that can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ enum Action {
     Tick,
     Perform,
     Hear,
-    LoseWake,
-    ExtraWake,
+    LoseNotification,
+    ExtraNotification,
     Crash,
     CrashAll,
     Stop,
@@ -79,8 +79,8 @@ const ACTIONS: [(Action, usize); 21] = [
     (Action::Tick, 60),
     (Action::Perform, 300),
     (Action::Hear, 300),
-    (Action::LoseWake, 10),
-    (Action::ExtraWake, 10),
+    (Action::LoseNotification, 10),
+    (Action::ExtraNotification, 10),
     (Action::Crash, 8),
     (Action::CrashAll, 1),
     (Action::Stop, 3),
@@ -123,26 +123,26 @@ pub(super) struct World {
     rng: Rng,
     clock: Arc<ManualClock>,
     ids: Arc<SeededIds>,
-    board: Board,
+    registry: StatusRegistry,
     carry: Carry,
     stop: ShutdownTrigger,
     trainer: Arc<FakeTrainer>,
-    to_judge: Outbox<Wake>,
-    to_train: Outbox<Wake>,
-    judge: Seat<hone_judge::State, JudgeHands>,
+    to_judge: Outbox<Notification>,
+    to_train: Outbox<Notification>,
+    judge: Seat<hone_judge::State, JudgeEffects>,
     collect_config: hone_collect::Config,
     tally: Tally,
-    pub(super) collect: Seat<hone_collect::State, CollectHands>,
-    pub(super) train: Seat<Train, TrainHands>,
+    pub(super) collect: Seat<hone_collect::State, CollectEffects>,
+    pub(super) train: Seat<Train, TrainEffects>,
     pub(super) train_config: hone_train::Config,
     pub(super) raw: Arc<SqliteLedger>,
     pub(super) ledger: Arc<SimLedger>,
     pub(super) blobs: Arc<SimBlobs>,
-    pub(super) door: Door,
+    pub(super) gateway: Gateway,
     pub(super) users: Users,
 }
 
-/// Does the same with whichever room it is.
+/// Does the same with whichever loop it is.
 macro_rules! at {
     ($world:expr, $which:expr, $seat:ident => $done:expr) => {
         match $which {
@@ -190,7 +190,7 @@ fn train_config(folder: &std::path::Path) -> hone_train::Config {
     (config.staleness_max_versions, config.row_tokens_max) = (1, 32);
     (config.lease_ms, config.attempts_max) = (4_000, 3);
     (config.backoff_first_ms, config.backoff_max_ms) = (10, 80);
-    // Rollbacks come from the operator here, who is told apart from the room.
+    // Rollbacks come from the operator here, who is told apart from the loop.
     config.watch.enabled = false;
     config.validate().unwrap();
     config
@@ -234,7 +234,7 @@ impl World {
             rng: Rng::new(seed),
             clock: Arc::new(ManualClock::at(BEGINNING_MS)),
             ids: Arc::new(SeededIds::new(seed)),
-            board: Board::new(),
+            registry: StatusRegistry::new(),
             carry: Carry::default(),
             stop: ShutdownTrigger::new(),
             trainer: Arc::new(FakeTrainer::new()),
@@ -249,7 +249,7 @@ impl World {
             raw,
             ledger: Arc::new(ledger),
             blobs: Arc::new(SimBlobs::new(blobs, seed ^ 2)),
-            door: Door {
+            gateway: Gateway {
                 index,
                 policies: Latest::new(Policies::default()),
                 to_collect,
@@ -262,15 +262,15 @@ impl World {
         self.clock.now_ms()
     }
 
-    // === rooms ===
+    // === loops ===
 
     fn start(&mut self, which: Which) {
         let now_ms = self.now();
         match which {
             Which::Collect if !self.collect.is_up() => {
                 let state = hone_collect::State::new(self.collect_config.clone(), self.ids.clone());
-                let hands = CollectHands::new(self.collect_ctx(), self.to_judge.clone());
-                self.collect.start(now_ms, state, hands);
+                let effects = CollectEffects::new(self.collect_ctx(), self.to_judge.clone());
+                self.collect.start(now_ms, state, effects);
             }
             Which::Judge if !self.judge.is_up() => {
                 let ctx = hone_judge::Ctx {
@@ -282,16 +282,16 @@ impl World {
                     ids: self.ids.clone(),
                     clock: self.clock.clone(),
                     config: judge_config(),
-                    board: self.board.clone(),
+                    registry: self.registry.clone(),
                 };
                 let state = hone_judge::State::new(judge_config(), self.ids.clone(), false);
-                let hands = JudgeHands::new(ctx, self.to_train.clone());
-                self.judge.start(now_ms, state, hands);
+                let effects = JudgeEffects::new(ctx, self.to_train.clone());
+                self.judge.start(now_ms, state, effects);
             }
             Which::Train if !self.train.is_up() => {
                 let state = Train::new(self.train_config.clone());
-                let hands = TrainHands::start(self.train_ctx(), self.stop.signal()).unwrap();
-                self.train.start(now_ms, state, hands);
+                let effects = TrainEffects::start(self.train_ctx(), self.stop.signal()).unwrap();
+                self.train.start(now_ms, state, effects);
             }
             _ => {}
         }
@@ -301,11 +301,11 @@ impl World {
         hone_collect::Ctx {
             ledger: self.ledger.clone(),
             ids: self.ids.clone(),
-            index: self.door.index.clone(),
+            index: self.gateway.index.clone(),
             carry: self.carry.clone(),
             clock: self.clock.clone(),
             config: self.collect_config.clone(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
@@ -315,7 +315,7 @@ impl World {
             versions: self.raw.clone(),
             blobs: self.blobs.clone(),
             trainer: self.trainer.clone(),
-            policies: self.door.policies.clone(),
+            policies: self.gateway.policies.clone(),
             under_way: Latest::new(None),
             serving: Arc::new(hone_train::Served::default),
             priority: hone_train::Priority::new(Arc::new(hone_train::Served::default)),
@@ -323,14 +323,14 @@ impl World {
             ids: self.ids.clone(),
             clock: self.clock.clone(),
             config: self.train_config.clone(),
-            board: self.board.clone(),
+            registry: self.registry.clone(),
         }
     }
 
     async fn crash(&mut self, which: Which) {
         let faults = (&*self.ledger, &mut self.rng);
         match which {
-            // Collect's process is the door's: nobody else performs what it left.
+            // Collect's process is the gateway's: nobody else performs what it left.
             Which::Collect => crash(&mut self.collect, faults, false).await,
             Which::Judge => crash(&mut self.judge, faults, true).await,
             Which::Train => crash(&mut self.train, faults, true).await,
@@ -339,7 +339,7 @@ impl World {
 
     /// The process dies and begins again, with nothing but the disk.
     async fn crash_all(&mut self) {
-        for which in ROOMS {
+        for which in LOOPS {
             self.crash(which).await;
         }
         self.users.cut();
@@ -348,9 +348,9 @@ impl World {
             while inbox.try_recv().is_some() {}
         }
         self.carry = Carry::default();
-        *self.door.index.lock().unwrap() = empty_index();
-        self.door.policies.set(Policies::default());
-        for which in ROOMS {
+        *self.gateway.index.lock().unwrap() = empty_index();
+        self.gateway.policies.set(Policies::default());
+        for which in LOOPS {
             self.start(which);
         }
     }
@@ -389,16 +389,16 @@ impl World {
     }
 
     async fn leftover(&mut self) {
-        use hone_runtime::Hands as _;
+        use hone_runtime::Effects as _;
         if !self.judge.leftovers.is_empty() {
             let place = self.rng.below(self.judge.leftovers.len());
-            let (hands, effect) = self.judge.leftovers.remove(place);
-            drop(Box::pin(hands.perform(effect)).await);
+            let (effects, effect) = self.judge.leftovers.remove(place);
+            drop(Box::pin(effects.perform(effect)).await);
         }
         if !self.train.leftovers.is_empty() {
             let place = self.rng.below(self.train.leftovers.len());
-            let (hands, effect) = self.train.leftovers.remove(place);
-            drop(Box::pin(hands.perform(effect)).await);
+            let (effects, effect) = self.train.leftovers.remove(place);
+            drop(Box::pin(effects.perform(effect)).await);
         }
     }
 
@@ -406,7 +406,7 @@ impl World {
 
     fn user(&mut self, act: impl FnOnce(&mut Users, &mut Moment<'_>)) {
         let mut moment = Moment {
-            door: &self.door,
+            gateway: &self.gateway,
             ids: &*self.ids,
             now_ms: self.clock.now_ms(),
             rng: &mut self.rng,
@@ -414,11 +414,11 @@ impl World {
         act(&mut self.users, &mut moment);
     }
 
-    /// A room; where there is a choice, one that has something to do.
+    /// A loop; where there is a choice, one that has something to do.
     fn choose(&mut self, action: Action) -> Which {
         let now_ms = self.now();
         let mut useful = Vec::new();
-        for which in ROOMS {
+        for which in LOOPS {
             let has_work = at!(self, which, seat => match action {
                 Action::Deliver => seat.is_up() && seat.inbox.stats().depth > 0,
                 Action::Perform => !seat.due(now_ms).is_empty(),
@@ -430,7 +430,7 @@ impl World {
                 useful.push(which);
             }
         }
-        let of: &[Which] = if useful.is_empty() { &ROOMS } else { &useful };
+        let of: &[Which] = if useful.is_empty() { &LOOPS } else { &useful };
         *self.rng.pick(of)
     }
 
@@ -450,8 +450,8 @@ impl World {
             Action::Tick => at!(self, which, seat => seat.step(now_ms, Event::Ticked)),
             Action::Perform => self.perform(which).await,
             Action::Hear => self.hear(which),
-            Action::LoseWake => drop(self.wakes(which).0.try_recv()),
-            Action::ExtraWake => drop(self.wakes(which).1.send(Wake)),
+            Action::LoseNotification => drop(self.notifications(which).0.try_recv()),
+            Action::ExtraNotification => drop(self.notifications(which).1.send(Notification)),
             Action::Crash => self.crash(which).await,
             Action::CrashAll => self.crash_all().await,
             Action::Stop => at!(self, which, seat => if seat.is_up() && !seat.draining {
@@ -475,8 +475,11 @@ impl World {
         self.replace_drained();
     }
 
-    /// The two ends of the wakes to a room other than collect, which gets none.
-    fn wakes(&self, which: Which) -> (&hone_runtime::Inbox<Wake>, &Outbox<Wake>) {
+    /// The two ends of the notifications to a loop other than collect, which gets none.
+    fn notifications(
+        &self,
+        which: Which,
+    ) -> (&hone_runtime::Inbox<Notification>, &Outbox<Notification>) {
         match which {
             Which::Collect | Which::Judge => (&self.judge.inbox, &self.to_judge),
             Which::Train => (&self.train.inbox, &self.to_train),
@@ -489,7 +492,7 @@ impl World {
     }
 
     fn replace_drained(&mut self) {
-        for which in ROOMS {
+        for which in LOOPS {
             at!(self, which, seat => if seat.is_drained() {
                 seat.at_work = None;
                 seat.draining = false;
@@ -500,7 +503,7 @@ impl World {
     /// An operator goes back to an older version.
     async fn roll_back(&mut self) {
         let scope = Scope::of(OWNERS[self.rng.below(OWNERS.len())], None);
-        let head = self.door.policies.get().version(&scope);
+        let head = self.gateway.policies.get().version(&scope);
         if head.0 < 2 {
             return;
         }
@@ -508,7 +511,9 @@ impl World {
         if let Ok(policy) = self.raw.rollback(&scope, to, self.now()).await {
             self.ledger.log(|log| log.rolled_back(&policy, to));
             self.tally.count("rollbacks", 1);
-            self.door.policies.update(|policies| policies.with(policy));
+            self.gateway
+                .policies
+                .update(|policies| policies.with(policy));
         }
     }
 
@@ -520,7 +525,7 @@ impl World {
             self.user(Users::finish);
         }
         self.replace_drained();
-        for which in ROOMS {
+        for which in LOOPS {
             self.start(which);
             let now_ms = self.now();
             while at!(self, which, seat => seat.deliver(now_ms)) {}
@@ -643,7 +648,7 @@ pub(super) fn run(seed: u64, plant: Plant) -> Result<Tally, Vec<String>> {
         .unwrap();
     runtime.block_on(Box::pin(async {
         let mut world = World::new(seed, plant).await;
-        for which in ROOMS {
+        for which in LOOPS {
             world.start(which);
         }
         let mut broken = Box::pin(world.steps()).await;

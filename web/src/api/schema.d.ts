@@ -1717,6 +1717,11 @@ export interface components {
             /** @description Always `audit_check`. */
             object: string;
         };
+        /**
+         * @description How a caller is known.
+         * @enum {string}
+         */
+        AuthMethod: "loopback" | "key" | "session";
         /** @description A tool call, as chat completions write it. */
         CallReply: {
             /** @description What is called. */
@@ -2945,7 +2950,7 @@ export interface components {
             /** @description Whether there are accounts to sign in to. */
             users_exist: boolean;
             /** @description How they are known. */
-            via: components["schemas"]["Via"];
+            via: components["schemas"]["AuthMethod"];
         };
         /** @description Somebody in a team. */
         MemberItem: {
@@ -4172,11 +4177,6 @@ export interface components {
             /** @description The last version of each point. */
             versions: number[];
         };
-        /**
-         * @description How a caller is known.
-         * @enum {string}
-         */
-        Via: "loopback" | "key" | "session";
         /** @description Tokens that one version sampled. */
         WeightVersion: {
             /** @description One past the last. */

@@ -9,7 +9,7 @@ use crate::layers::{NORM_THREADS, PROCESSORS, WIDE};
 use crate::plan::window;
 use hone_checkpoint::Target;
 use hone_kernels::cpu::padded;
-use hone_nn::backend::{Micro, Pacer, Run};
+use hone_nn::backend::{MicroBatch, Pacer, Run};
 use hone_nn::{Adapter, DeviceError, SeqInput, StepError};
 
 /// Threads of a block that computes a tile, and the tile's sides.
@@ -34,7 +34,7 @@ impl DevicePasses {
     pub(super) fn backward(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         let inputs = micro.inputs(run.adapter);

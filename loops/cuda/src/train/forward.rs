@@ -9,7 +9,7 @@ use crate::layers::WIDE;
 use crate::linear::launch_linear;
 use hone_checkpoint::Target;
 use hone_kernels::cpu::padded;
-use hone_nn::backend::{Dims, Micro, Pacer, Run};
+use hone_nn::backend::{Dims, MicroBatch, Pacer, Run};
 use hone_nn::{Adapter, DeviceError, StepError};
 
 /// Rows: where they begin, and their distance.
@@ -35,7 +35,7 @@ impl DevicePasses {
     pub(super) fn forward(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.prepare(run, micro)?;

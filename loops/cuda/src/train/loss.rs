@@ -10,7 +10,9 @@ use crate::layers::NORM_THREADS;
 use crate::linear::launch_linear;
 use hone_kernels::cpu::padded;
 use hone_kernels::ops::log_softmax::Shape;
-use hone_nn::backend::{Asking, LossStep, Micro, Pacer, RowGrad, Run, Site, TokenPull};
+use hone_nn::backend::{
+    Asking, LossPosition, LossStep, MicroBatch, Pacer, RowGrad, Run, TokenPull,
+};
 use hone_nn::{DeviceError, StepError, TokenLoss};
 
 /// Logits that exist at the same time: enough tokens that the head's gradient fills a device.
@@ -50,49 +52,49 @@ pub(super) struct Answer {
 }
 
 impl DevicePasses {
-    /// Shows the logits of the micro-batch's sites, one after the other.
+    /// Shows the logits of the micro-batch's loss positions, one after the other.
     pub(super) fn visit_sites(
         &mut self,
         run: &Run,
-        micro: &Micro,
-        see: &mut dyn FnMut(&Site, &[f32]),
+        micro: &MicroBatch,
+        see: &mut dyn FnMut(&LossPosition, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.forward(run, micro, pacer)?;
         let vocab = self.device.model.config.vocab;
         let mut row = vec![0.0f32; padded(vocab)];
-        for sites in self.chunks(&micro.sites, &|_| 0) {
-            self.logits(sites)?;
-            for (i, site) in sites.iter().enumerate() {
+        for positions in self.chunks(&micro.positions, &|_| 0) {
+            self.logits(positions)?;
+            for (i, position) in positions.iter().enumerate() {
                 let logits = self.bufs.chunk.logits.take(&self.driver, 0)?;
                 logits.read(i * size_of_val(row.as_slice()), &mut row)?;
-                see(site, &row[..vocab]);
+                see(position, &row[..vocab]);
             }
             self.tick(pacer)?;
         }
         Ok(())
     }
 
-    /// Shows what is asked of every site's logits.
+    /// Shows what is asked of every loss position's logits.
     pub(super) fn ask_sites(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         asking: &mut Asking,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.forward(run, micro, pacer)?;
         let Asking { rows, ids, see } = asking;
-        let question = |site: &Site| Question {
-            loss: &rows[site.row].loss[site.item],
-            ids: ids(site),
+        let question = |position: &LossPosition| Question {
+            loss: &rows[position.row].loss[position.item],
+            ids: ids(position),
         };
-        for sites in self.chunks(&micro.sites, &|site| question(site).weight()) {
-            self.logits(sites)?;
-            let questions: Vec<Question> = sites.iter().map(question).collect();
+        for positions in self.chunks(&micro.positions, &|position| question(position).weight()) {
+            self.logits(positions)?;
+            let questions: Vec<Question> = positions.iter().map(question).collect();
             let (_, answers) = self.answers(&questions)?;
-            for (site, answer) in sites.iter().zip(answers) {
-                see(site, &answer.shape, &answer.logits);
+            for (position, answer) in positions.iter().zip(answers) {
+                see(position, &answer.shape, &answer.logits);
             }
             self.tick(pacer)?;
         }
@@ -102,20 +104,25 @@ impl DevicePasses {
     /// Loss of the micro-batch, and the gradient of the residual stream to `dx`.
     pub(super) fn loss(
         &mut self,
-        micro: &Micro,
+        micro: &MicroBatch,
         step: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         let d = self.dims();
         self.clear_dx()?;
-        for sites in self.chunks(&micro.sites, &|site| Question::of(step, site).weight()) {
-            self.logits(sites)?;
-            let questions: Vec<Question> =
-                sites.iter().map(|site| Question::of(step, site)).collect();
+        for positions in self.chunks(&micro.positions, &|position| {
+            Question::of(step, position).weight()
+        }) {
+            self.logits(positions)?;
+            let questions: Vec<Question> = positions
+                .iter()
+                .map(|position| Question::of(step, position))
+                .collect();
             let (mut rows, answers) = self.answers(&questions)?;
-            let pull =
-                |(site, answer): (&Site, &Answer)| step.pull(site, &answer.shape, &answer.logits);
-            let pulls: Vec<TokenPull> = sites.iter().zip(&answers).map(pull).collect();
+            let pull = |(position, answer): (&LossPosition, &Answer)| {
+                step.pull(position, &answer.shape, &answer.logits)
+            };
+            let pulls: Vec<TokenPull> = positions.iter().zip(&answers).map(pull).collect();
             let told = self.row_grads(&mut rows, (&questions, &answers), &pulls)?;
             for (pull, entropy) in pulls.iter().zip(told.chunks(2)) {
                 step.tell(pull, entropy[0]);
@@ -123,10 +130,10 @@ impl DevicePasses {
             let chunk = &mut self.bufs.chunk;
             let width = padded(self.device.model.config.vocab);
             let dlogits = (chunk.logits.take(&self.driver, 0)?.at(), width);
-            let bytes = sites.len() * d.ld_hidden * size_of::<f32>();
+            let bytes = positions.len() * d.ld_hidden * size_of::<f32>();
             let dnormed = chunk.dnormed.take(&self.driver, bytes)?.at();
             let picks = chunk.picks.take(&self.driver, 0)?.at();
-            self.head_back(dlogits, (dnormed, d.ld_hidden), sites.len())?;
+            self.head_back(dlogits, (dnormed, d.ld_hidden), positions.len())?;
             let norm = NormBack {
                 x: self.input(self.device.layers.len()),
                 dy: dnormed,
@@ -138,7 +145,7 @@ impl DevicePasses {
                 eps: self.device.model.config.rms_eps,
                 unused: 0,
             };
-            let grid = [sites.len() as u32, 1, 1];
+            let grid = [positions.len() as u32, 1, 1];
             launch(&*self.driver, "norm_back", (grid, NORM_THREADS), &norm)?;
             self.tick(pacer)?;
         }
@@ -152,12 +159,15 @@ impl DevicePasses {
         pass.clear_at((self.at.dx - pass.at()) as usize, bytes)
     }
 
-    /// The logits of these sites, `[sites][padded vocab]`.
-    fn logits(&mut self, sites: &[Site]) -> Result<(), DeviceError> {
+    /// The logits of these loss positions, `[loss positions][padded vocab]`.
+    fn logits(&mut self, positions: &[LossPosition]) -> Result<(), DeviceError> {
         let (d, device) = (self.dims(), &self.device);
         let (driver, chunk) = (&self.driver, &mut self.bufs.chunk);
-        let (n, width) = (sites.len(), padded(device.model.config.vocab));
-        let picks: Vec<u32> = sites.iter().map(|site| site.at as u32).collect();
+        let (n, width) = (positions.len(), padded(device.model.config.vocab));
+        let picks: Vec<u32> = positions
+            .iter()
+            .map(|position| position.at as u32)
+            .collect();
         let to = holding(&mut chunk.picks, driver, &picks)?;
         let floats = |growing: &mut Growing, count: usize| {
             let buffer = growing.take(driver, count * size_of::<f32>());
@@ -302,33 +312,37 @@ impl DevicePasses {
 
     /// Sites whose logits exist together: within what a chunk holds, and no row of the residual
     /// stream twice.
-    fn chunks<'s>(&self, sites: &'s [Site], weight: &dyn Fn(&Site) -> usize) -> Vec<&'s [Site]> {
+    fn chunks<'s>(
+        &self,
+        positions: &'s [LossPosition],
+        weight: &dyn Fn(&LossPosition) -> usize,
+    ) -> Vec<&'s [LossPosition]> {
         let most = (CHUNK_LOGITS / padded(self.device.model.config.vocab)).max(1);
         let (mut all, mut first) = (Vec::new(), 0);
         let (mut ids, mut seen) = (0, BTreeSet::new());
-        for (i, site) in sites.iter().enumerate() {
-            let weight = weight(site);
+        for (i, position) in positions.iter().enumerate() {
+            let weight = weight(position);
             let full = i - first == most || ids + weight > CHUNK_IDS;
-            if i > first && (full || seen.contains(&site.at)) {
-                all.push(&sites[first..i]);
+            if i > first && (full || seen.contains(&position.at)) {
+                all.push(&positions[first..i]);
                 (first, ids) = (i, 0);
                 seen.clear();
             }
             ids += weight;
-            seen.insert(site.at);
+            seen.insert(position.at);
         }
-        if first < sites.len() {
-            all.push(&sites[first..]);
+        if first < positions.len() {
+            all.push(&positions[first..]);
         }
         all
     }
 }
 
 impl<'a> Question<'a> {
-    fn of(step: &LossStep<'a>, site: &Site) -> Self {
+    fn of(step: &LossStep<'a>, position: &LossPosition) -> Self {
         Self {
-            loss: step.item(site),
-            ids: step.asks(site),
+            loss: step.item(position),
+            ids: step.asks(position),
         }
     }
 

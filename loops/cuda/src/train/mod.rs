@@ -24,7 +24,7 @@ use super::plan::{Plan, window};
 use hone_checkpoint::config::ModelConfig;
 use hone_kernels::cpu::{LANES, padded};
 use hone_nn::backend::{
-    Asking, Change, Dims, LossStep, Micro, Pacer, Run, Sink, Site, layers_that_fit,
+    Asking, Change, Dims, LossPosition, LossStep, MicroBatch, Pacer, Run, Sink, layers_that_fit,
 };
 use hone_nn::{
     Adapter, BLOCK_TOKENS, DeviceError, DeviceModel, SeqInput, StepError, TrainBackend, TrainRow,
@@ -126,7 +126,7 @@ impl DevicePasses {
     }
 
     /// Plans the micro-batch and makes room for it.
-    fn prepare(&mut self, run: &Run, micro: &Micro) -> Result<(), DeviceError> {
+    fn prepare(&mut self, run: &Run, micro: &MicroBatch) -> Result<(), DeviceError> {
         let cfg = &self.device.model.config;
         let inputs: &[SeqInput] = &micro.inputs(run.adapter);
         self.plan.make(cfg, inputs);
@@ -258,7 +258,7 @@ impl TrainBackend for DevicePasses {
     fn micro(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         loss: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<usize, StepError> {
@@ -286,8 +286,8 @@ impl TrainBackend for DevicePasses {
     fn visit(
         &mut self,
         run: &Run,
-        micro: &Micro,
-        see: &mut dyn FnMut(&Site, &[f32]),
+        micro: &MicroBatch,
+        see: &mut dyn FnMut(&LossPosition, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.visit_sites(run, micro, see, pacer)
@@ -296,7 +296,7 @@ impl TrainBackend for DevicePasses {
     fn ask(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         asking: &mut Asking,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {

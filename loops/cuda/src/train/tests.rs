@@ -14,7 +14,7 @@ use hone_checkpoint::config::{Family, ModelConfig};
 use hone_kernels::cpu::{LANES, padded};
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::format::tensor_data::TensorData;
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
 
@@ -31,11 +31,11 @@ const SHAPES: [(usize, usize); 6] = [(1, 1), (31, 7), (33, 8), (64, 129), (100, 
 const ROWS: [usize; 4] = [1, 13, 65, 150];
 
 /// `dx = dy W` with each way of leaving it.
-fn through(driver: &Arc<dyn Driver>, w: &Panels, rows: usize, rng: &mut Rng) {
+fn through(driver: &Arc<dyn Driver>, w: &PackedMatrix, rows: usize, rng: &mut Rng) {
     let (ld_out, ld_in) = (padded(w.out), padded(w.inp));
     let (dy, before) = (random(rng, rows * ld_out), random(rng, rows * ld_in));
     let exec = Executor::new(1);
-    let mut transposed = Panels::zeros(0, 0);
+    let mut transposed = PackedMatrix::zeros(0, 0);
     w.transpose(0..w.out.div_ceil(LANES), &mut transposed, &exec);
     let mut packer = Packer::default();
     let matrix = packer.matrix(w);
@@ -99,7 +99,7 @@ fn gradients_of_inputs_of_any_size_have_the_processors_bits() {
     let mut rng = Rng::new(9);
     for (out, inp) in SHAPES {
         let values = random(&mut rng, out * inp);
-        let dense = Panels::from_parts(inp, vec![TensorData::F32(values)]);
+        let dense = PackedMatrix::from_parts(inp, vec![TensorData::F32(values)]);
         for format in [
             WeightFormat::F32,
             WeightFormat::Bf16,
@@ -123,7 +123,7 @@ fn gradients_of_matrices_of_any_size_have_the_processors_bits() {
     let mut rng = Rng::new(10);
     for (out, inp) in SHAPES {
         let (ld_out, ld_in) = (padded(out), padded(inp));
-        let mut grad = Panels::zeros(out, inp);
+        let mut grad = PackedMatrix::zeros(out, inp);
         let to = Buffer::holding(&driver, grad.values_mut()).unwrap();
         // Sums go on from micro-batch to micro-batch; the first begins them.
         for (number, rows) in ROWS.into_iter().enumerate() {

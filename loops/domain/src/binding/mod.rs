@@ -1,6 +1,6 @@
 //! Binding: which session a request belongs to and which turn it continues.
 //!
-//! A pure function over an in-memory index. The door runs it before the ask, because adapter,
+//! A pure function over an in-memory index. The gateway runs it before the ask, because adapter,
 //! learning and token reuse depend on it. An explicit session key always wins, and in it a turn
 //! that is named; without both, a hash chain over the messages finds the turn whose prompt and
 //! completion the request extends, or, where a history was trimmed, the last messages do. Everything is seeded with the scope, so
@@ -25,7 +25,7 @@ pub use types::{
     BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Transcript,
 };
 
-use crate::speech::Heard;
+use crate::output::ParsedOutput;
 use crate::{Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
 
 /// Answers of housekeeping turns that are remembered per session.
@@ -158,7 +158,7 @@ impl SessionIndex {
             None => self.place(request, trail),
         };
         Binding {
-            recorded: self.recorded(binding.session, (request.messages, trail)),
+            recorded: self.recorded(binding.session, request.messages, trail),
             ..binding
         }
     }
@@ -198,7 +198,8 @@ impl SessionIndex {
     fn recorded(
         &self,
         session: SessionId,
-        (messages, trail): (&[Message], &Trail),
+        messages: &[Message],
+        trail: &Trail,
     ) -> Vec<(usize, Arc<str>)> {
         let Some(session) = self.sessions.get(&session) else {
             return Vec::new();
@@ -242,7 +243,7 @@ impl SessionIndex {
         }
         let owned = |key: String| (turn.scope.clone(), key);
         let key = turn.session_key.clone().map(owned);
-        self.open((&turn.owner, turn.session), key, turn.ended_ms);
+        self.open(&turn.owner, turn.session, key, turn.ended_ms);
         self.recorded += 1;
         let known = Known {
             turn: turn.turn,
@@ -464,19 +465,14 @@ impl SessionIndex {
         if let Some(key) = request.session_key {
             // Two requests that open one keyed session at once must land in the same one.
             let key = Some((request.scope.clone(), key.to_owned()));
-            self.open((request.owner, request.new_session), key, request.now_ms);
+            self.open(request.owner, request.new_session, key, request.now_ms);
             self.enforce_bounds();
         }
         Binding::without_parent(request.new_session, how)
     }
 
     /// Makes a session where there is none, and notes that it is alive.
-    fn open(
-        &mut self,
-        (owner, id): (&str, SessionId),
-        key: Option<(Scope, String)>,
-        at_ms: Millis,
-    ) {
+    fn open(&mut self, owner: &str, id: SessionId, key: Option<(Scope, String)>, at_ms: Millis) {
         if let Some(key) = &key {
             self.by_key.insert(key.clone(), id);
         }
@@ -598,8 +594,8 @@ impl SessionIndex {
 
 /// The completion's text, where clients send it back in another form.
 fn sampled(completion: &Message) -> Option<Arc<str>> {
-    let heard = Heard::meaning(&completion.content);
-    let differs = !heard.calls.is_empty() || heard.content != completion.content;
+    let parsed = ParsedOutput::meaning(&completion.content);
+    let differs = !parsed.calls.is_empty() || parsed.content != completion.content;
     differs.then(|| Arc::from(completion.content.as_str()))
 }
 

@@ -3,7 +3,7 @@
 use diffy::patch_set::{FileOperation, ParseOptions, PatchSet};
 use hone_domain::SourceFile;
 
-use super::Unusable;
+use super::types::Unusable;
 
 /// Most comparisons of lines for what differs between both sides of a change. The differ has no limit
 /// of its own, and takes the product of lines and edits.
@@ -98,7 +98,7 @@ fn is_comparable(before: &[SourceFile], after: &[SourceFile]) -> bool {
     let mut left = COMPARISONS_MAX;
     before.iter().all(|old| {
         let new = after.iter().find(|new| new.path == old.path);
-        let taken = new.map_or(Some(0), |new| comparisons((&old.text, &new.text), left));
+        let taken = new.map_or(Some(0), |new| comparisons(&old.text, &new.text, left));
         left -= taken.unwrap_or_default();
         taken.is_some()
     })
@@ -106,7 +106,7 @@ fn is_comparable(before: &[SourceFile], after: &[SourceFile]) -> bool {
 
 /// Comparisons that the shortest edits between two texts take, from their beginning (Myers 1986,
 /// figure 2); none where they are more than `most`.
-fn comparisons((old, new): (&str, &str), most: usize) -> Option<usize> {
+fn comparisons(old: &str, new: &str, most: usize) -> Option<usize> {
     let lines = |text| str::split_inclusive(text, '\n').collect::<Vec<&str>>();
     let (old, new) = (lines(old), lines(new));
     let edits_max = old.len() + new.len();

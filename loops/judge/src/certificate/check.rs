@@ -6,8 +6,9 @@ use std::collections::{HashMap, HashSet};
 
 use hone_domain::{SourceFile, TestPlace};
 
+use super::change::Changed;
 use super::follow::{Placed, Sources, defined, follow, reassigned};
-use super::{Certificate, Changed, Ends, Premise, Version};
+use super::types::{Certificate, Ends, Premise, TestTrace, Version};
 
 /// Most premises, and most steps of all traces together.
 const PREMISES_MAX: usize = 2_000;
@@ -87,7 +88,7 @@ pub fn check(
         let test =
             test.ok_or_else(|| format!("the test {:?} is not among those asked for", trace.id))?;
         let placed = placed(trace, &premises)?;
-        follow(&lines, trace, (&test.file, test.line), &placed)?;
+        follow(&lines, trace, &test.file, test.line, &placed)?;
     }
     concluded(certificate)
 }
@@ -158,7 +159,7 @@ fn every_test_is_traced(certificate: &Certificate, tests: &[TestPlace]) -> Resul
 }
 
 fn placed<'a>(
-    trace: &'a super::TestTrace,
+    trace: &'a TestTrace,
     premises: &HashMap<&'a str, &'a Premise>,
 ) -> Result<Vec<Placed<'a>>, String> {
     let mut placed = Vec::with_capacity(trace.steps.len());

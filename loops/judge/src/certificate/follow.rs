@@ -2,8 +2,8 @@
 //! where a function begins, what a line calls, returns, assigns, asserts, and which way a condition
 //! goes where its value can be computed.
 
+use super::types::{Ends, Step, TestTrace, Via};
 use super::value::{Known, arguments, call_of, value};
-use super::{Ends, Step, TestTrace, Via};
 
 /// A step with the line that its premise quotes.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,8 @@ struct Walk<'a, S> {
 pub(super) fn follow<S: Sources>(
     sources: &S,
     trace: &TestTrace,
-    (file, line): (&str, usize),
+    file: &str,
+    line: usize,
     steps: &[Placed<'_>],
 ) -> Result<(), String> {
     let mut walk = Walk {

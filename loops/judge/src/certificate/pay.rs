@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Changed;
+use super::change::Changed;
 
 /// How certificates are paid.
 #[derive(Clone, Debug, Deserialize, Serialize)]

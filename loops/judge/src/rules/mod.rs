@@ -11,7 +11,7 @@ mod table;
 mod text;
 mod tool;
 
-use hone_domain::{Heard, NextKind, NextState, Outcome, Role, Turn};
+use hone_domain::{NextKind, NextState, Outcome, ParsedOutput, Role, Turn};
 
 /// What the rules say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn judge(next_state: &NextState, turn: &Turn) -> Ruling {
 fn results(next_state: &NextState, turn: &Turn) -> Vec<Ruling> {
     let is_result = |kind| matches!(kind, NextKind::ToolResult | NextKind::Environment);
     let items = next_state.items.iter().filter(|item| is_result(item.kind));
-    let said = Heard::meaning(&turn.completion_text);
+    let said = ParsedOutput::meaning(&turn.completion_text);
     let rulings = items.enumerate().map(|(at, item)| {
         let call = match &said.calls[..] {
             [only] => Some(only),

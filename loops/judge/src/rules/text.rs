@@ -50,7 +50,7 @@ pub(crate) fn read(raw: &str) -> Text {
     for (i, &(at, c)) in chars.iter().enumerate() {
         let next = chars.get(i + 1).map_or(' ', |&(_, c)| c);
         let previous = if i == 0 { ' ' } else { chars[i - 1].1 };
-        reader.take(at, c, (previous, next));
+        reader.take(at, c, previous, next);
     }
     reader.end_sentence(masked.len(), false);
     reader.text
@@ -76,7 +76,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn take(&mut self, at: usize, c: char, (previous, next): (char, char)) {
+    fn take(&mut self, at: usize, c: char, previous: char, next: char) {
         let c = if matches!(c, '’' | '‘' | 'ʼ') {
             '\''
         } else {
@@ -189,8 +189,8 @@ fn fold(c: char, to: &mut String) {
 /// The same bytes with spaces where the words are not the person's own.
 fn mask(raw: &str) -> String {
     let mut bytes = raw.as_bytes().to_vec();
-    blank_between(raw, &mut bytes, ("<<<BEGIN_", "<<<END_"), true);
-    blank_between(raw, &mut bytes, ("```", "```"), true);
+    blank_between(raw, &mut bytes, "<<<BEGIN_", "<<<END_", true);
+    blank_between(raw, &mut bytes, "```", "```", true);
     for (open, close) in [
         ("`", "`"),
         ("\"", "\""),
@@ -200,7 +200,7 @@ fn mask(raw: &str) -> String {
         ("「", "」"),
     ] {
         let text = utf8(&bytes);
-        blank_between(&text, &mut bytes, (open, close), false);
+        blank_between(&text, &mut bytes, open, close, false);
     }
     blank_single_quotes(&mut bytes);
     blank_lines(raw, &mut bytes);
@@ -222,7 +222,7 @@ fn blank(bytes: &mut [u8], from: usize, to: usize) {
 
 /// Blanks from each `open` to its `close`. An `open` without a `close` reaches to the end where
 /// `to_end` is set, and else means itself only. Quotes do not cross lines.
-fn blank_between(text: &str, bytes: &mut [u8], (open, close): (&str, &str), to_end: bool) {
+fn blank_between(text: &str, bytes: &mut [u8], open: &str, close: &str, to_end: bool) {
     let mut at = 0;
     while let Some(found) = text[at..].find(open) {
         let from = at + found;

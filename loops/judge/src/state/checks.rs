@@ -14,7 +14,7 @@ use crate::checking::{Bench, Checking, Done};
 use crate::decide::{Decision, by_feedback, by_rules};
 use crate::event::{Key, key};
 use crate::verify::{self, Finding};
-use crate::{CheckAsk, Combine, Effect, prompt, rules};
+use crate::{CheckAsk, Combine, Effect, prompt, rules, wording};
 
 impl State {
     /// Begins as many checks as may be under way.
@@ -46,8 +46,10 @@ impl State {
     pub(super) fn checked(
         &mut self,
         now_ms: Millis,
-        (claim, index): (Claim, usize),
-        (result, latency_ms): (Result<Done, String>, u64),
+        claim: Claim,
+        index: usize,
+        result: Result<Done, String>,
+        latency_ms: u64,
     ) -> Vec<Effect> {
         self.checks_in_flight = self.checks_in_flight.saturating_sub(1);
         self.counts.checks_failed += u64::from(result.is_err());
@@ -61,7 +63,7 @@ impl State {
                 pay: &self.config.certificate,
                 buckets: &mut self.buckets,
             };
-            if checking.end(index, (result, latency_ms), &mut bench) {
+            if checking.end(index, result, latency_ms, &mut bench) {
                 let waiting = checking.waiting().into_iter();
                 self.jobs.extend(waiting.map(|at| (key(&claim), at)));
             }
@@ -88,7 +90,7 @@ impl State {
         let votes_ms = millis(self.config.lease_ms / 8);
         let deadline_ms = checking.deadline_ms.saturating_add(votes_ms);
         let (claimed, findings, audits) = checking.into_parts(missing);
-        self.verified(now_ms, (claimed, deadline_ms), (findings, audits))
+        self.verified(now_ms, claimed, deadline_ms, findings, audits)
     }
 
     /// Goes on with a transition whose checks are done: the first signal that tells decides, and the
@@ -96,8 +98,10 @@ impl State {
     pub(super) fn verified(
         &mut self,
         now_ms: Millis,
-        (claimed, deadline_ms): (Claimed, Millis),
-        (findings, audits): (Vec<Finding>, Vec<Vote>),
+        claimed: Claimed,
+        deadline_ms: Millis,
+        findings: Vec<Finding>,
+        audits: Vec<Vote>,
     ) -> Vec<Effect> {
         let claim = claimed.claim;
         let (mut votes, by_feedback) = by_feedback(&claimed.feedback, &claimed.turn);
@@ -145,7 +149,7 @@ impl State {
             otherwise: by_rules,
             outcome: decided,
             heard: votes,
-            said: prompt::texts(next_state),
+            said: wording::texts(next_state),
             reply,
             turn,
         };

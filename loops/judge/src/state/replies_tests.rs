@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_domain::{Outcome, Signal, Verdict};
-use hone_runtime::{Event, Room, SeededIds};
+use hone_runtime::{Event, LoopState, SeededIds};
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::super::State;

@@ -35,7 +35,7 @@ impl State {
             .filter(|case| case.weighing.is_none())
             .and_then(Case::model_decision);
         match decided {
-            Some(decision) => self.settle(now_ms, key(claim), (decision, "not needed")),
+            Some(decision) => self.settle(now_ms, key(claim), decision, "not needed"),
             None => Vec::new(),
         }
     }
@@ -46,14 +46,15 @@ impl State {
         &mut self,
         now_ms: Millis,
         key: Key,
-        (decision, missing): (Option<Decision>, &str),
+        decision: Option<Decision>,
+        missing: &str,
     ) -> Vec<Effect> {
         let (Some(mut case), Some(model)) = (self.cases.remove(&key), self.model.clone()) else {
             return Vec::new();
         };
         if let Some(weighing) = case.weighing.take() {
             let (decision, choice) = weighing.chosen(Err(NO_PLACE.to_owned()));
-            return self.close(now_ms, case, (Some(decision), Some(choice)));
+            return self.close(now_ms, case, Some(decision), Some(choice));
         }
         let decision = decision.or_else(|| case.combined());
         case.end_votes(missing, &model);
@@ -62,7 +63,7 @@ impl State {
         };
         let hints = case.candidates(&decision, model.hint_candidates_max);
         if hints.len() < 2 {
-            return self.close(now_ms, case, (Some(decision), None));
+            return self.close(now_ms, case, Some(decision), None);
         }
         let by_rule = match model.hint_choice {
             HintRule::First => Some(AS_CONFIGURED),
@@ -72,9 +73,9 @@ impl State {
         match by_rule {
             Some(why) => {
                 let choice = self::by_rule(hints, why.to_owned());
-                self.close(now_ms, case, (Some(decision), Some(choice)))
+                self.close(now_ms, case, Some(decision), Some(choice))
             }
-            None => self.weigh(now_ms, case, (decision, hints), &model),
+            None => self.weigh(now_ms, case, decision, hints, &model),
         }
     }
 
@@ -82,7 +83,8 @@ impl State {
         &mut self,
         now_ms: Millis,
         mut case: Case,
-        (decision, hints): (Decision, Vec<String>),
+        decision: Decision,
+        hints: Vec<String>,
         model: &ModelConfig,
     ) -> Vec<Effect> {
         let (withdraw, withdrawn) = oneshot::channel();
@@ -121,7 +123,7 @@ impl State {
         };
         let (decision, choice) = weighing.chosen(result);
         match self.cases.remove(&key(&claim)) {
-            Some(case) => self.close(now_ms, case, (Some(decision), Some(choice))),
+            Some(case) => self.close(now_ms, case, Some(decision), Some(choice)),
             None => Vec::new(),
         }
     }
@@ -149,7 +151,8 @@ impl State {
         &mut self,
         now_ms: Millis,
         case: Case,
-        (decision, hint_choice): (Option<Decision>, Option<HintChoice>),
+        decision: Option<Decision>,
+        hint_choice: Option<HintChoice>,
     ) -> Vec<Effect> {
         let claim = case.claim;
         let settled = Settled {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hone_domain::{ChosenBy, HintChoice, Verdict};
-use hone_runtime::{Event, Room, SeededIds};
+use hone_runtime::{Event, LoopState, SeededIds};
 
 use tokio::sync::oneshot::error::TryRecvError;
 

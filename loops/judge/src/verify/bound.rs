@@ -7,8 +7,6 @@ use std::collections::HashMap;
 use regex::RegexBuilder;
 use serde_json::{Map, Value};
 
-use super::shape::PATTERN_BYTES_MAX;
-
 /// Most expressions of a schema, and most bytes of all of them once compiled. One that needs more
 /// than the small size counts as one of the large.
 const PATTERNS_MAX: usize = 128;
@@ -23,6 +21,9 @@ const NESTING_MAX: usize = 64;
 /// Most steps at one place of a value, and the longest way of them.
 const STEPS_AT_ONE_PLACE_MAX: u64 = 10_000;
 const WAY_AT_ONE_PLACE_MAX: usize = 64;
+/// Most bytes of an expression as it is written: while it is read, a class of two of them may take
+/// six thousand.
+pub(super) const PATTERN_BYTES_MAX: usize = 8 << 10;
 /// Most steps of one check, and the longest way of them: each step is some frames of the stack.
 pub(super) const STEPS_MAX: u64 = 200_000;
 const WAY_MAX: usize = 384;

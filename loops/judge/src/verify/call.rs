@@ -5,8 +5,8 @@ use hone_domain::{NextState, Outcome, Turn};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Finding, finding};
-use crate::prompt::spoken;
+use super::finding::{Finding, finding};
+use crate::wording::spoken;
 
 /// Most characters of a text that is sent.
 const TEXT_CHARS_MAX: usize = 64 * 1024;

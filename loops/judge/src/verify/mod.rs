@@ -7,11 +7,12 @@
 mod answer;
 mod bound;
 mod call;
+mod finding;
 mod report;
 mod shape;
 
 use hone_domain::{
-    Check, Heard, NextKind, NextState, Outcome, Role, Signal, Subject, Turn, Verifier, Vote,
+    Check, NextKind, NextState, Outcome, ParsedOutput, Role, Signal, Subject, Turn, Verifier,
 };
 use hone_ledger::Claimed;
 use regex::Regex;
@@ -19,12 +20,11 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use call::read as read_reply;
 pub use call::{CallReply, Caller, CallerError, Calling};
+pub(crate) use finding::{Finding, finding};
 
 use crate::certificate;
 use crate::decide::Decision;
 
-/// Most characters of evidence that are kept.
-const EVIDENCE_CHARS_MAX: usize = 400;
 /// Most checks of one turn.
 const CHECKS_MAX: usize = 16;
 
@@ -40,19 +40,6 @@ pub struct Rule {
     pub asked: Option<String>,
     /// How they are checked.
     pub check: Verifier,
-}
-
-/// What a check found.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Finding {
-    /// The vote: outcome, and the check's name with its evidence.
-    pub vote: Vote,
-    /// The score it is worth, where it is not the outcome's own.
-    pub score: Option<f32>,
-    /// What should have been done.
-    pub hint: Option<String>,
-    /// Whether nothing was run or compared: a certificate.
-    pub is_argued: bool,
 }
 
 /// A check that somebody else does.
@@ -78,7 +65,7 @@ struct Ready {
 /// What a verifier is given of a transition.
 struct Scene<'a> {
     turn: &'a Turn,
-    said: Heard,
+    said: ParsedOutput,
     next: &'a NextState,
 }
 
@@ -134,7 +121,7 @@ impl Rules {
     pub(crate) fn look(&self, turn: &Turn, next: &NextState) -> (Vec<Finding>, Vec<(Check, Job)>) {
         let scene = Scene {
             turn,
-            said: Heard::meaning(&turn.completion_text),
+            said: ParsedOutput::meaning(&turn.completion_text),
             next,
         };
         let own = turn.admission.checks.iter().map(|check| (check, None));
@@ -276,12 +263,12 @@ fn verify(scene: &Scene<'_>, verifier: &Verifier, tool: Option<&Regex>) -> (Outc
             expected,
             ignore_case,
             of,
-        } => each(*of, &|text| by_text(text, (expected.trim(), *ignore_case))),
+        } => each(*of, &|text| by_text(text, expected.trim(), *ignore_case)),
         Verifier::Numeric {
             expected,
             tolerance,
             of,
-        } => each(*of, &|text| by_number(text, (*expected, *tolerance))),
+        } => each(*of, &|text| by_number(text, *expected, *tolerance)),
         Verifier::Callback { .. } | Verifier::Certificate { .. } => {
             (Outcome::Abstain, "it is asked elsewhere".to_owned())
         }
@@ -315,7 +302,7 @@ fn by_report(result: &str) -> (Outcome, String) {
     told(report.failed == 0, evidence)
 }
 
-fn by_text(text: &str, (expected, ignore_case): (&str, bool)) -> (Outcome, String) {
+fn by_text(text: &str, expected: &str, ignore_case: bool) -> (Outcome, String) {
     let answer = answer::last(text);
     let same = if ignore_case {
         answer.to_lowercase() == expected.to_lowercase()
@@ -327,7 +314,7 @@ fn by_text(text: &str, (expected, ignore_case): (&str, bool)) -> (Outcome, Strin
     told(same, format!("{shown:?} {relation} {expected:?}"))
 }
 
-fn by_number(text: &str, (expected, tolerance): (f64, f64)) -> (Outcome, String) {
+fn by_number(text: &str, expected: f64, tolerance: f64) -> (Outcome, String) {
     match answer::last_number(text) {
         Some(number) => {
             let near = (number - expected).abs() <= tolerance;
@@ -338,25 +325,6 @@ fn by_number(text: &str, (expected, tolerance): (f64, f64)) -> (Outcome, String)
             )
         }
         None => (Outcome::Bad, "the answer has no number".to_owned()),
-    }
-}
-
-/// A finding of the check `name`.
-pub(crate) fn finding(name: &str, (outcome, evidence): (Outcome, String)) -> Finding {
-    let reason: String = format!("{name}: {evidence}");
-    Finding {
-        vote: Vote {
-            signal: Signal::Verifier,
-            outcome,
-            reason: reason.chars().take(EVIDENCE_CHARS_MAX).collect(),
-            model: None,
-            latency_ms: 0,
-            usage: None,
-            prompt: None,
-        },
-        score: None,
-        hint: None,
-        is_argued: false,
     }
 }
 

@@ -9,12 +9,9 @@ use hone_domain::Outcome;
 use regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
-use super::EVIDENCE_CHARS_MAX;
-use super::bound::{Plan, STEPS_MAX};
+use super::bound::{PATTERN_BYTES_MAX, Plan, STEPS_MAX};
+use super::finding::EVIDENCE_CHARS_MAX;
 
-/// Most bytes of an expression as it is written: while it is read, a class of two of them may take
-/// six thousand.
-pub(super) const PATTERN_BYTES_MAX: usize = 8 << 10;
 /// Most bytes of a compiled expression.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of a schema.

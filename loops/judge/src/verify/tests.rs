@@ -3,6 +3,7 @@
 use hone_domain::{NextItem, SourceFile, TestPlace};
 use serde_json::{Value, json};
 
+use super::finding::EVIDENCE_CHARS_MAX;
 use super::*;
 use crate::testing::turn;
 

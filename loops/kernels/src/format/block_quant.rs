@@ -3,9 +3,9 @@
 //! A weight is `code * scale`, rounded once to f32. Products of f32, and gradients under every arithmetic,
 //! multiply by exactly that number; products of bf16 and of bytes sum up a group's codes, which they hold exactly,
 //! and scale the sum. So an adapter is trained on what is served. The two forms are those
-//! of GGUF's Q8_0 and Q4_0 (same groups, same f16 scales), in the panel order of [`Panels`].
+//! of GGUF's Q8_0 and Q4_0 (same groups, same f16 scales), in the panel order of [`PackedMatrix`].
 //!
-//! [`Panels`]: crate::matrix::Panels
+//! [`PackedMatrix`]: crate::matrix::PackedMatrix
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;

@@ -6,7 +6,7 @@
 use super::*;
 use crate::cpu::SimdLevel;
 use crate::format::tensor_data::TensorData;
-use crate::matrix::{Panels, Store};
+use crate::matrix::{PackedMatrix, Store};
 use crate::support::{Levels, draw, product};
 use crate::thread_pool::Executor;
 
@@ -20,7 +20,7 @@ fn quantised_products_are_those_of_the_dequantised_matrix() {
     let exec = Executor::new(2);
     let levels = Levels::ours();
     for (format, (out, inp)) in FORMATS.into_iter().flat_map(|f| SHAPES.map(|s| (f, s))) {
-        let full = Panels::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
+        let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
         let small = full.into_format(format);
         let wide = small.widened();
         assert_eq!(small.to_rows(0..out), wide.to_rows(0..out));
@@ -39,7 +39,7 @@ fn quantised_products_are_those_of_the_dequantised_matrix() {
                 }
             }
         }
-        let mut transposed = [Panels::zeros(0, 0), Panels::zeros(0, 0)];
+        let mut transposed = [PackedMatrix::zeros(0, 0), PackedMatrix::zeros(0, 0)];
         small.transpose(0..out.div_ceil(LANES), &mut transposed[0], &exec);
         wide.transpose(0..out.div_ceil(LANES), &mut transposed[1], &exec);
         assert_eq!(
@@ -53,7 +53,7 @@ fn quantised_products_are_those_of_the_dequantised_matrix() {
 fn staged_bf16_products_are_those_of_f32() {
     let exec = Executor::new(2);
     let (out, inp, rows) = (70, 300, 60);
-    let half = Panels::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]).rounded();
+    let half = PackedMatrix::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]).rounded();
     let x = draw(2, rows * inp);
     let expected = product(&half.widened(), &x, rows, Store::Set(None), &exec);
     assert_eq!(product(&half, &x, rows, Store::Set(None), &exec), expected);
@@ -66,7 +66,7 @@ fn staged_bf16_products_are_those_of_f32() {
 fn rounding_errors_stay_within_a_step() {
     let (out, inp) = (20, 96);
     let values = draw(4, out * inp);
-    let full = Panels::from_parts(inp, vec![TensorData::F32(values.clone())]);
+    let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(values.clone())]);
     for (format, step) in [
         (WeightFormat::Q8, 0.51 / 127.0),
         (WeightFormat::Q4, 1.01 / 8.0),
@@ -89,7 +89,7 @@ fn rounding_errors_stay_within_a_step() {
 fn zeros_and_tiny_groups_stay_finite() {
     for format in FORMATS {
         for value in [0.0, 1e-12, -3e-6, 60000.0] {
-            let full = Panels::from_parts(32, vec![TensorData::F32(vec![value; 32])]);
+            let full = PackedMatrix::from_parts(32, vec![TensorData::F32(vec![value; 32])]);
             let small = full.into_format(format).to_rows(0..1);
             assert!(small.iter().all(|v| v.is_finite()), "{format:?} {value}");
             if value == 0.0 {

@@ -8,21 +8,21 @@ use super::*;
 use crate::cpu::plainly;
 use crate::format::block_quant::WeightFormat;
 use crate::format::tensor_data::TensorData;
-use crate::matrix::Panels;
-use crate::matrix::compute_type::Arithmetic;
+use crate::matrix::PackedMatrix;
+use crate::matrix::compute_type::ComputeType;
 use crate::support::{BOTH, draw, products_are_those_of, slow, with_tiles};
 
 /// Whole pairs of panels, an odd one, outputs and blocks left over, and steps beyond half a MiB.
 const SHAPES: [(usize, usize); 6] = [(64, 64), (70, 304), (16, 8), (33, 48), (130, 4104), (8, 16)];
 
 /// Panels of such bits, drawn for each weight.
-fn of_bits((out, inp): (usize, usize), bits: impl Fn(usize) -> u16) -> Panels {
+fn of_bits((out, inp): (usize, usize), bits: impl Fn(usize) -> u16) -> PackedMatrix {
     let weights = TensorData::Bf16((0..out * inp).map(bits).collect());
-    Panels::from_parts(inp, vec![weights]).computed_by(Arithmetic::Bf16)
+    PackedMatrix::from_parts(inp, vec![weights]).with_compute_type(ComputeType::Bf16)
 }
 
 /// Normal weights, among them zeros, and some a long way off.
-fn weights(shape: (usize, usize)) -> Panels {
+fn weights(shape: (usize, usize)) -> PackedMatrix {
     let values = draw(1, shape.0 * shape.1);
     of_bits(shape, |i| {
         let value = match i % 251 {
@@ -36,7 +36,7 @@ fn weights(shape: (usize, usize)) -> Panels {
     })
 }
 
-fn is_compact(w: &Panels) -> bool {
+fn is_compact(w: &PackedMatrix) -> bool {
     w.bytes() < 2 * w.out.next_multiple_of(32) * w.inp
 }
 
@@ -75,12 +75,13 @@ fn every_weight_comes_back_in_three_quarters_of_the_memory() {
         let compact = plain.clone().compacted();
         assert!(is_compact(&compact), "{shape:?}");
         assert_eq!(compact.format(), "bf16");
-        let bits =
-            |w: &Panels| -> Vec<u32> { w.to_rows(0..out).into_iter().map(f32::to_bits).collect() };
+        let bits = |w: &PackedMatrix| -> Vec<u32> {
+            w.to_rows(0..out).into_iter().map(f32::to_bits).collect()
+        };
         assert_eq!(bits(&plain), bits(&compact), "{shape:?}");
         // What it was made of comes back whole, on instructions for it and without.
-        let back = || compact.clone().computed_by(Arithmetic::F32);
-        let expected = plain.clone().computed_by(Arithmetic::F32);
+        let back = || compact.clone().with_compute_type(ComputeType::F32);
+        let expected = plain.clone().with_compute_type(ComputeType::F32);
         assert!(back() == expected && plainly(back) == expected, "{shape:?}");
         assert_eq!(compact.widened(), plain.widened());
         let panels = out.div_ceil(32) * 2 * 16 * inp;
@@ -120,7 +121,7 @@ fn matrices_of_many_exponents_or_odd_inputs_stay_as_they_are() {
     assert!(!is_compact(&wide.compacted()));
     let odd = of_bits((64, 60), |_| 0x3c00);
     assert!(!is_compact(&odd.compacted()));
-    let of_f32 = weights((64, 64)).computed_by(Arithmetic::F32);
+    let of_f32 = weights((64, 64)).with_compute_type(ComputeType::F32);
     assert!(!is_compact(&of_f32.compacted()));
 }
 
@@ -129,9 +130,9 @@ fn products_are_those_of_the_slow_form() {
     with_tiles();
     for (shape, by) in SHAPES.into_iter().flat_map(|s| BOTH.map(|by| (s, by))) {
         // A product of bf16 takes subnormal weights for zero, which the slow form does not.
-        let w = weights(shape).compacted().computed_by(by);
-        assert!(is_compact(&w) && w.arithmetic() == by);
-        assert!(w == weights(shape).computed_by(by).compacted());
+        let w = weights(shape).compacted().with_compute_type(by);
+        assert!(is_compact(&w) && w.compute_type() == by);
+        assert!(w == weights(shape).with_compute_type(by).compacted());
         products_are_those_of(slow, &w);
         plainly(|| products_are_those_of(slow, &w));
     }
@@ -140,16 +141,16 @@ fn products_are_those_of_the_slow_form() {
 #[test]
 fn transposes_are_those_of_the_plain_matrix() {
     for (shape @ (out, _), by) in SHAPES.into_iter().flat_map(|s| BOTH.map(|by| (s, by))) {
-        let plain = weights(shape).computed_by(by);
+        let plain = weights(shape).with_compute_type(by);
         let compact = plain.clone().compacted();
         let panels = out.div_ceil(LANES);
         for some in [0..panels, panels / 2..panels, 0..panels.div_ceil(2)] {
             for threads in [1, 2] {
                 let exec = Executor::new(threads);
-                let of = |w: &Panels| {
-                    let mut to = Panels::zeros(0, 0);
+                let of = |w: &PackedMatrix| {
+                    let mut to = PackedMatrix::zeros(0, 0);
                     w.transpose(some.clone(), &mut to, &exec);
-                    (to.arithmetic(), to.to_rows(0..to.out))
+                    (to.compute_type(), to.to_rows(0..to.out))
                 };
                 assert!(of(&plain) == of(&compact), "{shape:?} {some:?}");
             }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::{At, Ends, Gemm, MAX_TILE};
+use super::{At, Destination, Gemm, MAX_TILE};
 use crate::cpu::exponent_block::Block;
 use crate::cpu::{Buf, Kernel, LANES, Line, V16, dispatch_compact, fetch_ahead, fetch_line};
 use crate::format::exponent_coded::{BLOCK_STEPS, CompactPanels};
@@ -131,16 +131,16 @@ impl Gemm<CompactPanels<'_>> {
         ahead: &mut Ahead,
     ) {
         // SAFETY: the tile lies inside the product.
-        let ends = unsafe { self.ends::<V>(at, lines) };
+        let destination = unsafe { self.destination::<V>(at, lines) };
         macro_rules! shapes {
             ($($mr:literal)*) => {
                 match (at.mr, at.nr) {
                     // SAFETY: the tile lies inside the product.
-                    (1, 1) => unsafe { self.sums::<V, 1, 1, DOES>(at, &ends, pairs, ahead) },
+                    (1, 1) => unsafe { self.sums::<V, 1, 1, DOES>(at, &destination, pairs, ahead) },
                     // SAFETY: as above.
-                    (2, 1) => unsafe { self.sums::<V, 2, 1, DOES>(at, &ends, pairs, ahead) },
+                    (2, 1) => unsafe { self.sums::<V, 2, 1, DOES>(at, &destination, pairs, ahead) },
                     // SAFETY: as above.
-                    $(($mr, 2) => unsafe { self.sums::<V, $mr, 2, DOES>(at, &ends, pairs, ahead) },)*
+                    $(($mr, 2) => unsafe { self.sums::<V, $mr, 2, DOES>(at, &destination, pairs, ahead) },)*
                     _ => unreachable!("tile {} x {}", at.mr, at.nr),
                 }
             };
@@ -153,7 +153,7 @@ impl Gemm<CompactPanels<'_>> {
             shapes!(1 2 3 4 5 6 7 8);
         }
         // SAFETY: as above.
-        unsafe { self.finish::<V>(at, &ends, lines) };
+        unsafe { self.finish::<V>(at, &destination, lines) };
     }
 
     /// `MR` rows by `NR` panels, all sums in registers.
@@ -161,7 +161,7 @@ impl Gemm<CompactPanels<'_>> {
     unsafe fn sums<V: V16, const MR: usize, const NR: usize, const DOES: u8>(
         &self,
         at: &At,
-        ends: &Ends,
+        destination: &Destination,
         pairs: *mut f32,
         ahead: &mut Ahead,
     ) {
@@ -171,7 +171,7 @@ impl Gemm<CompactPanels<'_>> {
             for (m, p) in xp.iter_mut().enumerate() {
                 *p = self.x.add((at.row + m) * self.xm);
             }
-            let mut sums = ends.begin::<V, MR, NR>();
+            let mut sums = destination.begin::<V, MR, NR>();
             if DOES == FINDS {
                 for i in 0..self.k {
                     ahead.step();
@@ -198,7 +198,7 @@ impl Gemm<CompactPanels<'_>> {
                     block = block.wrapping_byte_add(CompactPanels::STRIDE);
                 }
             }
-            ends.end(&sums);
+            destination.end(&sums);
         }
     }
 

@@ -9,7 +9,9 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::{At, CODE_ROWS, Ends, Factors, Gemm, MAX_TILE, Quads, Source, fit, rows_most, widest};
+use super::{
+    At, CODE_ROWS, Destination, Factors, Gemm, MAX_TILE, Quads, Source, fit, rows_most, widest,
+};
 use crate::cpu::{Buf, Kernel, LANES, Line, V16, dispatch_halves};
 use crate::thread_pool::Executor;
 
@@ -215,21 +217,21 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     #[inline(always)]
     unsafe fn accumulate_beside<V: V16>(&self, at: &At, laid: Laid, lines: &mut [Line; MAX_TILE]) {
         // SAFETY: the tile lies inside the product.
-        let ends = unsafe { self.ends::<V>(at, lines) };
+        let destination = unsafe { self.destination::<V>(at, lines) };
         let x = self.x.wrapping_add(at.row * self.xm);
         macro_rules! shapes {
             ($(($mr:literal, $nr:literal))*) => {
                 match (at.mr, at.nr) {
                     $(($mr, $nr) if laid.parts == V::QUAD_PARTS => {
                         // SAFETY: the tile lies inside the product.
-                        unsafe { self.beside::<V, $mr, $nr>(at.panel, x, &ends) }
+                        unsafe { self.beside::<V, $mr, $nr>(at.panel, x, &destination) }
                     })*
                     // The level became another one between what laid the rows and this.
                     _ => for m in 0..at.mr {
                         for n in 0..at.nr {
                             let (row, panel) = ((x.wrapping_add(m), at.mr), at.panel + n);
                             // SAFETY: as above, for a row of the tile.
-                            unsafe { self.beside_otherwise::<V>(panel, row, laid, &ends.of(m, n)) }
+                            unsafe { self.beside_otherwise::<V>(panel, row, laid, &destination.of(m, n)) }
                         }
                     }
                 }
@@ -245,7 +247,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
             shapes!((1, 1)(2, 1));
         }
         // SAFETY: as above.
-        unsafe { self.finish::<V>(at, &ends, lines) };
+        unsafe { self.finish::<V>(at, &destination, lines) };
     }
 
     /// A tile of rows that begins with `x`.
@@ -254,12 +256,12 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
         &self,
         panel: usize,
         mut x: *const f32,
-        ends: &Ends,
+        destination: &Destination,
     ) {
         // SAFETY: every address is inside the ranges `Gemm` and the tile have.
         unsafe {
             let wp = self.src.panels::<NR>(panel);
-            let mut acc = ends.begin::<V, MR, NR>();
+            let mut acc = destination.begin::<V, MR, NR>();
             for group in 0..self.k / S::GROUP {
                 let (mut scale, mut sums) = ([V::zero(); NR], [[V::zero(); NR]; MR]);
                 for n in 0..NR {
@@ -291,7 +293,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                 }
                 x = x.add((WORDS + S::GROUP * V::QUAD_PARTS) * MR);
             }
-            ends.end(&acc);
+            destination.end(&acc);
         }
     }
 
@@ -302,12 +304,12 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
         panel: usize,
         (mut x, rows): (*const f32, usize),
         laid: Laid,
-        ends: &Ends,
+        destination: &Destination,
     ) {
         // SAFETY: every address is inside the ranges `Gemm` and the tile have.
         unsafe {
             let panel = self.src.panel(panel);
-            let mut acc = ends.begin::<V, 1, 1>();
+            let mut acc = destination.begin::<V, 1, 1>();
             for group in 0..self.k / S::GROUP {
                 let scale: V = self.src.scale(panel, group);
                 let mut sum = V::begin_quads(x.add(rows));
@@ -324,7 +326,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
                 acc[0][0] = both.fma(sum.sum_of_quads(), acc[0][0]);
                 x = x.add((WORDS + S::GROUP * laid.parts) * rows);
             }
-            ends.end(&acc);
+            destination.end(&acc);
         }
     }
 }

@@ -145,7 +145,7 @@ impl<S> Gemm<S> {
     /// Where the sums of a tile begin and end. Those that are of whole panels and need nothing more do in `y`,
     /// all others in `lines`.
     #[inline(always)]
-    unsafe fn ends<V: V16>(&self, at: &At, lines: &mut [Line; MAX_TILE]) -> Ends {
+    unsafe fn destination<V: V16>(&self, at: &At, lines: &mut [Line; MAX_TILE]) -> Destination {
         let (scale, plain) = match self.out {
             Epilogue::Set(bias) => (None, bias.is_null()),
             Epilogue::Continue => (None, true),
@@ -155,7 +155,7 @@ impl<S> Gemm<S> {
         if plain && (at.panel + at.nr) * LANES <= self.cols {
             // SAFETY: the tile lies inside the product.
             let at = unsafe { self.y.add(at.row * self.ym + at.panel * self.yn) };
-            return Ends {
+            return Destination {
                 in_lines: false,
                 at,
                 row: self.ym,
@@ -169,7 +169,7 @@ impl<S> Gemm<S> {
             // SAFETY: as above.
             unsafe { self.begin_lines::<V>(at, sums) };
         }
-        Ends {
+        Destination {
             in_lines: true,
             at: sums.as_mut_ptr(),
             row: at.nr * LANES,
@@ -181,8 +181,13 @@ impl<S> Gemm<S> {
 
     /// Leaves the sums that ended in lines.
     #[inline(always)]
-    unsafe fn finish<V: V16>(&self, at: &At, ends: &Ends, lines: &mut [Line; MAX_TILE]) {
-        if ends.in_lines {
+    unsafe fn finish<V: V16>(
+        &self,
+        at: &At,
+        destination: &Destination,
+        lines: &mut [Line; MAX_TILE],
+    ) {
+        if destination.in_lines {
             // SAFETY: the tile lies inside the product.
             unsafe { self.leave_lines::<V>(at, floats_of(lines)) };
         }
@@ -299,12 +304,12 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
     #[inline(always)]
     unsafe fn accumulate<V: V16>(&self, at: &At, lines: &mut [Line; MAX_TILE]) {
         // SAFETY: the tile lies inside the product.
-        let ends = unsafe { self.ends::<V>(at, lines) };
+        let destination = unsafe { self.destination::<V>(at, lines) };
         macro_rules! shapes {
             ($(($mr:literal, $nr:literal))*) => {
                 match (at.mr, at.nr) {
                     // SAFETY: the tile lies inside the product.
-                    $(($mr, $nr) => unsafe { self.tile::<V, $mr, $nr>(at, &ends) },)*
+                    $(($mr, $nr) => unsafe { self.tile::<V, $mr, $nr>(at, &destination) },)*
                     _ => unreachable!("tile {} x {}", at.mr, at.nr),
                 }
             };
@@ -325,12 +330,16 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
             shapes!((1, 1)(2, 1));
         }
         // SAFETY: as above.
-        unsafe { self.finish::<V>(at, &ends, lines) };
+        unsafe { self.finish::<V>(at, &destination, lines) };
     }
 
     /// `MR` rows by `NR` panels, all sums in registers.
     #[inline(always)]
-    unsafe fn tile<V: V16, const MR: usize, const NR: usize>(&self, at: &At, ends: &Ends) {
+    unsafe fn tile<V: V16, const MR: usize, const NR: usize>(
+        &self,
+        at: &At,
+        destination: &Destination,
+    ) {
         // SAFETY: every address is inside the ranges `Gemm` describes.
         unsafe {
             let mut xp = [self.x; MR];
@@ -338,7 +347,7 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
                 *p = self.x.add((at.row + m) * self.xm);
             }
             let wp = self.src.panels::<NR>(at.panel);
-            let mut acc = ends.begin::<V, MR, NR>();
+            let mut acc = destination.begin::<V, MR, NR>();
             let mut first = 0;
             while first < self.k {
                 let end = self.k.min(first.saturating_add(S::GROUP));
@@ -359,7 +368,7 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
                 }
                 first = end;
             }
-            ends.end(&acc);
+            destination.end(&acc);
         }
     }
 
@@ -404,7 +413,7 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
 
 /// Where the sums of a tile begin and end.
 #[derive(Clone, Copy)]
-struct Ends {
+struct Destination {
     /// Whether that is in lines, from where they are still to leave.
     in_lines: bool,
     at: *mut f32,
@@ -417,7 +426,7 @@ struct Ends {
     scale: Option<f32>,
 }
 
-impl Ends {
+impl Destination {
     /// For one row and panel of the tile.
     fn of(&self, m: usize, n: usize) -> Self {
         let at = self.at.wrapping_add(m * self.row + n * self.panel);

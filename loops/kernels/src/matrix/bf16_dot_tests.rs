@@ -8,7 +8,7 @@ use crate::cpu::SimdLevel;
 use crate::format::block_quant::WeightFormat;
 use crate::format::tensor_data::TensorData;
 use crate::matrix::self_test::tiles_add_up;
-use crate::matrix::{Arithmetic, Panels, RowsMut, Store};
+use crate::matrix::{ComputeType, PackedMatrix, RowsMut, Store};
 use crate::support::{BOTH, Levels, draw, matrix, products_are_those_of, slow, with_tiles};
 
 const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4];
@@ -17,7 +17,7 @@ const FORMATS: [WeightFormat; 3] = [WeightFormat::Bf16, WeightFormat::Q8, Weight
 const SHAPES: [(usize, usize); 4] = [(64, 64), (70, 300), (16, 32), (33, 46)];
 
 /// Formats that have them, and the arithmetics of bf16.
-fn of_bf16() -> impl Iterator<Item = (WeightFormat, Arithmetic)> {
+fn of_bf16() -> impl Iterator<Item = (WeightFormat, ComputeType)> {
     FORMATS.into_iter().flat_map(|f| BOTH.map(|by| (f, by)))
 }
 
@@ -72,7 +72,7 @@ fn products_are_near_those_of_f32() {
     let x = draw(2, inp);
     for (format, by) in of_bf16() {
         let w = matrix(format, (out, inp), by);
-        let products = [w.clone().computed_by(Arithmetic::F32), w].map(|w| {
+        let products = [w.clone().with_compute_type(ComputeType::F32), w].map(|w| {
             let mut y = vec![0.0; out];
             let from = Rows {
                 data: &x,
@@ -98,12 +98,12 @@ fn products_are_near_those_of_f32() {
 
 #[test]
 fn f32_and_odd_matrices_stay_with_f32() {
-    let full = Panels::from_parts(64, vec![TensorData::F32(draw(1, 64 * 64))]);
+    let full = PackedMatrix::from_parts(64, vec![TensorData::F32(draw(1, 64 * 64))]);
     for by in BOTH {
-        let full = full.clone().computed_by(by);
-        assert_eq!(full.arithmetic(), Arithmetic::F32);
+        let full = full.clone().with_compute_type(by);
+        assert_eq!(full.compute_type(), ComputeType::F32);
         let odd = matrix(WeightFormat::Q8, (64, 45), by);
-        assert_eq!(odd.arithmetic(), Arithmetic::F32);
+        assert_eq!(odd.compute_type(), ComputeType::F32);
     }
 }
 
@@ -112,16 +112,16 @@ fn a_transpose_has_the_same_weights() {
     let exec = Executor::new(2);
     for ((out, inp), by) in SHAPES.into_iter().flat_map(|s| BOTH.map(|by| (s, by))) {
         let w = matrix(WeightFormat::Bf16, (out, inp), by);
-        let mut transposed = [Panels::zeros(0, 0), Panels::zeros(0, 0)];
+        let mut transposed = [PackedMatrix::zeros(0, 0), PackedMatrix::zeros(0, 0)];
         let panels = out.div_ceil(LANES);
         w.transpose(0..panels, &mut transposed[0], &exec);
         w.widened().transpose(0..panels, &mut transposed[1], &exec);
-        let [half, full] = transposed.map(|t| (t.arithmetic(), t.to_rows(0..t.out)));
+        let [half, full] = transposed.map(|t| (t.compute_type(), t.to_rows(0..t.out)));
         assert_eq!(half.1, full.1);
         // Pairs are along what was `out`.
         let even = out.is_multiple_of(2);
-        let expected = if even { by } else { Arithmetic::F32 };
-        assert_eq!((half.0, full.0), (expected, Arithmetic::F32));
+        let expected = if even { by } else { ComputeType::F32 };
+        assert_eq!((half.0, full.0), (expected, ComputeType::F32));
     }
 }
 
@@ -167,10 +167,10 @@ fn tiles_that_are_not_exact_are_refused() {
     with_tiles();
     let _levels = Levels::ours();
     if SimdLevel::current() != SimdLevel::Avx512 {
-        assert!(!Arithmetic::Amx.supported());
+        assert!(!ComputeType::Amx.supported());
         return;
     }
-    assert!(Arithmetic::Amx.supported() && tiles_add_up());
+    assert!(ComputeType::Amx.supported() && tiles_add_up());
     if crate::support::amx_emulator::installed() {
         assert!(!crate::support::amx_emulator::with_a_fault(tiles_add_up));
     }

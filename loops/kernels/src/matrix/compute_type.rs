@@ -2,7 +2,7 @@
 
 /// How products with a model's matrices are computed, forward and backward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Arithmetic {
+pub enum ComputeType {
     /// Inputs as they are, one multiply-add each.
     #[default]
     F32,
@@ -16,7 +16,7 @@ pub enum Arithmetic {
     Int8,
 }
 
-impl Arithmetic {
+impl ComputeType {
     /// Its name in configurations.
     pub fn as_str(self) -> &'static str {
         match self {

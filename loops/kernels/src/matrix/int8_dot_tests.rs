@@ -4,8 +4,8 @@ use super::*;
 use crate::cpu::{SimdLevel, plainly};
 use crate::format::block_quant::WeightFormat;
 use crate::format::tensor_data::TensorData;
-use crate::matrix::compute_type::Arithmetic;
-use crate::matrix::{Panels, Store};
+use crate::matrix::compute_type::ComputeType;
+use crate::matrix::{PackedMatrix, Store};
 use crate::rng::Rng;
 use crate::support;
 use crate::support::{Levels, draw, matrix, products_are_those_of};
@@ -23,7 +23,7 @@ fn slow_codes(x: &[f32]) -> (Vec<i32>, f32) {
     (codes.collect(), most / 127.0)
 }
 
-fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+fn slow(w: &PackedMatrix, out: usize, x: &[f32], start: f32) -> f32 {
     let Some((codes, scales)) = w.codes_and_scales(out) else {
         panic!("{} has no codes", w.format());
     };
@@ -35,7 +35,7 @@ fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
     })
 }
 
-fn product(w: &Panels, x: &[f32], exec: &Executor) -> Vec<f32> {
+fn product(w: &PackedMatrix, x: &[f32], exec: &Executor) -> Vec<f32> {
     support::product(w, x, x.len() / w.inp, Store::Set(None), exec)
 }
 
@@ -43,7 +43,7 @@ fn product(w: &Panels, x: &[f32], exec: &Executor) -> Vec<f32> {
 fn products_are_those_of_the_slow_form_at_every_level() {
     for format in FORMATS {
         for shape in SHAPES {
-            products_are_those_of(slow, &matrix(format, shape, Arithmetic::Int8));
+            products_are_those_of(slow, &matrix(format, shape, ComputeType::Int8));
         }
     }
 }
@@ -76,7 +76,7 @@ fn dot_products_of_bytes_at_avx2_are_those_of_the_portable_form() {
     let levels = Levels::ours();
     let exec = Executor::new(1);
     for (format, (out, inp)) in FORMATS.into_iter().flat_map(|f| SHAPES.map(|s| (f, s))) {
-        let w = matrix(format, (out, inp), Arithmetic::Int8);
+        let w = matrix(format, (out, inp), ComputeType::Int8);
         for rows in [1, 3, 13] {
             let x = draw(3, rows * inp);
             assert!(levels.force(SimdLevel::Portable));
@@ -106,8 +106,10 @@ fn no_sum_is_too_large() {
         (WeightFormat::Q4, 1.0, -1.0),
         (WeightFormat::Q4, -1.0, -1.0),
     ] {
-        let full = Panels::from_parts(inp, vec![TensorData::F32(vec![weight; out * inp])]);
-        let w = full.into_format(format).computed_by(Arithmetic::Int8);
+        let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(vec![weight; out * inp])]);
+        let w = full
+            .into_format(format)
+            .with_compute_type(ComputeType::Int8);
         let x = vec![input; 13 * inp];
         let expected = slow(&w, 0, &x[..inp], 0.0);
         assert!(
@@ -136,7 +138,7 @@ fn any_number_of_rows_is_what_they_are_one_by_one() {
         .into_iter()
         .flat_map(|f| [20, 70].map(|out| (f, out)))
     {
-        let w = matrix(format, (out, inp), Arithmetic::Int8);
+        let w = matrix(format, (out, inp), ComputeType::Int8);
         let one_by_one = x.chunks(inp).flat_map(|row| product(&w, row, &execs[0]));
         let expected: Vec<f32> = one_by_one.collect();
         for level in levels.each() {
@@ -159,9 +161,9 @@ fn products_are_near_those_of_f32() {
     let exec = Executor::new(1);
     let x = draw(2, 512);
     for format in FORMATS {
-        let w = matrix(format, (48, 512), Arithmetic::Int8);
+        let w = matrix(format, (48, 512), ComputeType::Int8);
         let [full, near] =
-            [w.clone().computed_by(Arithmetic::F32), w].map(|w| product(&w, &x, &exec));
+            [w.clone().with_compute_type(ComputeType::F32), w].map(|w| product(&w, &x, &exec));
         let size = full.iter().map(|y| y * y).sum::<f32>().sqrt();
         let off = full.iter().zip(&near).map(|(a, b)| (a - b) * (a - b));
         let off = off.sum::<f32>().sqrt();
@@ -176,7 +178,7 @@ fn products_are_near_those_of_f32() {
 #[test]
 fn what_is_not_finite_stays_so() {
     let levels = Levels::ours();
-    let w = matrix(WeightFormat::Q8, (16, 64), Arithmetic::Int8);
+    let w = matrix(WeightFormat::Q8, (16, 64), ComputeType::Int8);
     for level in levels.each() {
         for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = draw(2, 64);
@@ -199,10 +201,10 @@ fn what_is_not_finite_stays_so() {
 
 #[test]
 fn only_codes_in_whole_groups_are_computed_so() {
-    let by = |format, inp| matrix(format, (64, inp), Arithmetic::Int8).arithmetic();
-    assert_eq!(by(WeightFormat::Q8, 64), Arithmetic::Int8);
-    assert_eq!(by(WeightFormat::Q4, 32), Arithmetic::Int8);
-    assert_eq!(by(WeightFormat::Q8, 48), Arithmetic::F32);
-    assert_eq!(by(WeightFormat::Bf16, 64), Arithmetic::F32);
-    assert_eq!(by(WeightFormat::F32, 64), Arithmetic::F32);
+    let by = |format, inp| matrix(format, (64, inp), ComputeType::Int8).compute_type();
+    assert_eq!(by(WeightFormat::Q8, 64), ComputeType::Int8);
+    assert_eq!(by(WeightFormat::Q4, 32), ComputeType::Int8);
+    assert_eq!(by(WeightFormat::Q8, 48), ComputeType::F32);
+    assert_eq!(by(WeightFormat::Bf16, 64), ComputeType::F32);
+    assert_eq!(by(WeightFormat::F32, 64), ComputeType::F32);
 }

@@ -8,6 +8,6 @@ pub mod packed;
 pub mod rows;
 pub mod self_test;
 
-pub use self::compute_type::Arithmetic;
-pub use self::packed::{Panels, Stored};
+pub use self::compute_type::ComputeType;
+pub use self::packed::{PackedMatrix, Stored};
 pub use self::rows::{Rows, RowsMut, Store};

@@ -9,7 +9,7 @@ use crate::format::block_quant::{Bits, GROUP, Quantised, WeightFormat};
 use crate::format::exponent_coded::Compact;
 use crate::format::gguf_blocks::BlockKind;
 use crate::format::tensor_data::TensorData;
-use crate::matrix::compute_type::Arithmetic;
+use crate::matrix::compute_type::ComputeType;
 use crate::thread_pool::{Executor, Shards};
 
 mod narrow;
@@ -33,14 +33,14 @@ enum Data {
 /// A matrix `W [out, in]` stored as `[ceil(out / 16)][in][16]`, zero padded: sixteen outputs lie
 /// side by side, so one vector holds `W[o..o+16][k]`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Panels {
+pub struct PackedMatrix {
     pub out: usize,
     pub inp: usize,
     data: Data,
-    arithmetic: Arithmetic,
+    compute_type: ComputeType,
 }
 
-/// A matrix as it is stored: panels as [`Panels`] describes them.
+/// A matrix as it is stored: panels as [`PackedMatrix`] describes them.
 pub enum Stored<'a> {
     F32(Cow<'a, [Line]>),
     Bf16(Cow<'a, [HalfLine]>),
@@ -70,53 +70,53 @@ fn kept_bits(parts: &[TensorData], format: WeightFormat) -> Option<Bits> {
     }
 }
 
-impl Panels {
+impl PackedMatrix {
     pub fn zeros(out: usize, inp: usize) -> Self {
         let lines = out.div_ceil(LANES) * inp;
         Self {
             out,
             inp,
             data: Data::F32(vec![Line([0.0; LANES]); lines]),
-            arithmetic: Arithmetic::F32,
+            compute_type: ComputeType::F32,
         }
     }
 
-    /// Whether `arithmetic` is for such weights, and there are whole steps or groups of inputs.
-    pub fn takes(&self, arithmetic: Arithmetic) -> bool {
+    /// Whether `compute_type` is for such weights, and there are whole steps or groups of inputs.
+    pub fn takes(&self, compute_type: ComputeType) -> bool {
         let codes = matches!(self.data, Data::Quantised(_));
-        match arithmetic {
-            Arithmetic::F32 => true,
-            Arithmetic::Bf16 | Arithmetic::Amx => {
+        match compute_type {
+            ComputeType::F32 => true,
+            ComputeType::Bf16 | ComputeType::Amx => {
                 (codes || matches!(self.data, Data::Bf16(_) | Data::Compact(_)))
                     && self.inp.is_multiple_of(2)
             }
-            Arithmetic::Int8 => codes && self.inp.is_multiple_of(GROUP),
+            ComputeType::Int8 => codes && self.inp.is_multiple_of(GROUP),
         }
     }
 
-    /// The same matrix, whose products with inputs are computed by `arithmetic` where it
+    /// The same matrix, whose products with inputs are computed by `compute_type` where it
     /// [`Self::takes`] that, else by f32.
-    pub fn computed_by(mut self, arithmetic: Arithmetic) -> Self {
-        if !matches!(arithmetic, Arithmetic::Bf16 | Arithmetic::Amx)
+    pub fn with_compute_type(mut self, compute_type: ComputeType) -> Self {
+        if !matches!(compute_type, ComputeType::Bf16 | ComputeType::Amx)
             && let Some(lines) = self.expanded(0..self.out.div_ceil(LANES), &Executor::new(1))
         {
             self.data = Data::Bf16(lines);
         }
-        self.arithmetic = match self.takes(arithmetic) {
-            true => arithmetic,
-            false => Arithmetic::F32,
+        self.compute_type = match self.takes(compute_type) {
+            true => compute_type,
+            false => ComputeType::F32,
         };
         self
     }
 
-    pub fn arithmetic(&self) -> Arithmetic {
-        self.arithmetic
+    pub fn compute_type(&self) -> ComputeType {
+        self.compute_type
     }
 
     /// The same matrix in less memory, where its products are those of bf16 and its exponents are few.
     pub fn compacted(self) -> Self {
-        match (&self.data, self.arithmetic) {
-            (Data::Bf16(lines), Arithmetic::Bf16 | Arithmetic::Amx) => {
+        match (&self.data, self.compute_type) {
+            (Data::Bf16(lines), ComputeType::Bf16 | ComputeType::Amx) => {
                 match Compact::of(lines, self.inp) {
                     Some(compact) => Self {
                         data: Data::Compact(compact),
@@ -131,9 +131,9 @@ impl Panels {
 
     /// The same matrix in less memory, where it has few outputs: to multiply f32 with, not to change.
     pub fn narrowed(self) -> Self {
-        let data = match (&self.data, self.arithmetic) {
+        let data = match (&self.data, self.compute_type) {
             (Data::F32(lines), _) => Narrow::of(self.out, lines).map(Data::Narrow),
-            (Data::Bf16(lines), Arithmetic::F32) => {
+            (Data::Bf16(lines), ComputeType::F32) => {
                 Narrow::of(self.out, lines).map(Data::NarrowBf16)
             }
             _ => None,
@@ -174,7 +174,7 @@ impl Panels {
                 out,
                 inp,
                 data: Data::Bf16(data),
-                arithmetic: Arithmetic::F32,
+                compute_type: ComputeType::F32,
             };
         }
         let mut data = copies_of(Line([0.0; LANES]), lines);
@@ -190,7 +190,7 @@ impl Panels {
             out,
             inp,
             data: Data::F32(data),
-            arithmetic: Arithmetic::F32,
+            compute_type: ComputeType::F32,
         }
     }
 
@@ -213,7 +213,7 @@ impl Panels {
             out,
             inp,
             data: Data::Quantised(data),
-            arithmetic: Arithmetic::F32,
+            compute_type: ComputeType::F32,
         }
     }
 
@@ -338,12 +338,12 @@ impl Panels {
         };
         let shape = (self.out, self.inp);
         let data = Quantised::new(bits, shape, &mut |row, to| self.lookup(row, to));
-        let arithmetic = self.arithmetic;
+        let compute_type = self.compute_type;
         let all = Self {
             data: Data::Quantised(data),
             ..self
         };
-        all.computed_by(arithmetic)
+        all.with_compute_type(compute_type)
     }
 
     /// The same matrix in f32.
@@ -356,7 +356,7 @@ impl Panels {
             out: self.out,
             inp: self.inp,
             data: Data::F32(lines),
-            arithmetic: Arithmetic::F32,
+            compute_type: ComputeType::F32,
         }
     }
 
@@ -389,9 +389,9 @@ impl Panels {
             out: self.out,
             inp: self.inp,
             data: Data::Bf16(lines),
-            arithmetic: Arithmetic::F32,
+            compute_type: ComputeType::F32,
         };
-        all.computed_by(self.arithmetic)
+        all.with_compute_type(self.compute_type)
     }
 
     /// The matrix as it is stored.
@@ -431,18 +431,18 @@ impl Panels {
                 out: last - first,
                 inp: self.inp,
                 data: Data::Bf16(lines),
-                arithmetic: self.arithmetic,
+                compute_type: self.compute_type,
             };
             return some.transpose(0..panels.len(), to, exec);
         }
         let rows = (panels.end * LANES).min(self.out) - panels.start * LANES;
         (to.out, to.inp) = (self.inp, rows);
         let block = (panels, rows);
-        if let (Data::Bf16(from), arithmetic @ (Arithmetic::Bf16 | Arithmetic::Amx)) =
-            (&self.data, self.arithmetic)
+        if let (Data::Bf16(from), compute_type @ (ComputeType::Bf16 | ComputeType::Amx)) =
+            (&self.data, self.compute_type)
             && rows.is_multiple_of(2)
         {
-            to.arithmetic = arithmetic;
+            to.compute_type = compute_type;
             if !matches!(to.data, Data::Bf16(_)) {
                 to.data = Data::Bf16(Vec::new());
             }
@@ -456,7 +456,7 @@ impl Panels {
                 );
             }
         } else {
-            to.arithmetic = Arithmetic::F32;
+            to.compute_type = ComputeType::F32;
             if !matches!(to.data, Data::F32(_)) {
                 to.data = Data::F32(Vec::new());
             }

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use super::compute_type::Arithmetic;
-use super::packed::Panels;
+use super::compute_type::ComputeType;
+use super::packed::PackedMatrix;
 use super::rows::{Rows, RowsMut, Store};
 use crate::cpu::{has_dots, has_tiles, plainly};
 use crate::format::block_quant::WeightFormat;
@@ -11,7 +11,7 @@ use crate::format::tensor_data::TensorData;
 use crate::rng::Rng;
 use crate::thread_pool::Executor;
 
-impl Arithmetic {
+impl ComputeType {
     /// Whether this processor computes so. Any can be made to; products of bf16 then slowly, and
     /// exactly but for subnormal numbers, which is good for tests only.
     pub fn supported(self) -> bool {
@@ -24,9 +24,10 @@ impl Arithmetic {
 }
 
 /// The quicker one of those that multiply bf16, where the processor has any.
-pub fn quickest_of_pairs() -> Option<Arithmetic> {
-    let all = [Arithmetic::Amx, Arithmetic::Bf16];
-    all.into_iter().find(|arithmetic| arithmetic.supported())
+pub fn quickest_of_pairs() -> Option<ComputeType> {
+    let all = [ComputeType::Amx, ComputeType::Bf16];
+    all.into_iter()
+        .find(|compute_type| compute_type.supported())
 }
 
 /// [`tiles_add_up`], seen once: an arithmetic is a promise.
@@ -41,13 +42,13 @@ pub(super) fn tiles_add_up() -> bool {
     let mut rng = Rng::new(11);
     let mut draw = |n: usize| -> Vec<f32> { (0..n).map(|_| rng.normal() as f32).collect() };
     let (weights, x) = (draw(out * inp), draw(rows * inp));
-    let full = Panels::from_parts(inp, vec![TensorData::F32(weights)]);
+    let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(weights)]);
     let exec = Executor::new(1);
     [WeightFormat::Bf16, WeightFormat::Q8]
         .into_iter()
         .all(|format| {
             let w = full.clone().into_format(format);
-            let w = w.computed_by(Arithmetic::Amx);
+            let w = w.with_compute_type(ComputeType::Amx);
             let product = || {
                 let mut y = vec![0.0; rows * out];
                 let from = Rows {

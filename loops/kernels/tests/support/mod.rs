@@ -13,7 +13,7 @@ use half::bf16;
 use hone_kernels::cpu::{SimdLevel, plainly};
 use hone_kernels::format::block_quant::{GROUP, WeightFormat};
 use hone_kernels::format::tensor_data::TensorData;
-use hone_kernels::matrix::{Arithmetic, Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{ComputeType, PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::rng::Rng;
 use hone_kernels::thread_pool::Executor;
 
@@ -53,7 +53,7 @@ impl Drop for Levels {
     }
 }
 
-pub(crate) const BOTH: [Arithmetic; 2] = [Arithmetic::Bf16, Arithmetic::Amx];
+pub(crate) const BOTH: [ComputeType; 2] = [ComputeType::Bf16, ComputeType::Amx];
 
 pub(crate) fn draw(seed: u64, n: usize) -> Vec<f32> {
     let mut rng = Rng::new(seed);
@@ -61,7 +61,7 @@ pub(crate) fn draw(seed: u64, n: usize) -> Vec<f32> {
 }
 
 pub(crate) fn product(
-    w: &Panels,
+    w: &PackedMatrix,
     x: &[f32],
     rows: usize,
     store: Store,
@@ -81,9 +81,13 @@ pub(crate) fn product(
     y
 }
 
-pub(crate) fn matrix(format: WeightFormat, (out, inp): (usize, usize), by: Arithmetic) -> Panels {
-    let full = Panels::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
-    full.into_format(format).computed_by(by)
+pub(crate) fn matrix(
+    format: WeightFormat,
+    (out, inp): (usize, usize),
+    by: ComputeType,
+) -> PackedMatrix {
+    let full = PackedMatrix::from_parts(inp, vec![TensorData::F32(draw(1, out * inp))]);
+    full.into_format(format).with_compute_type(by)
 }
 
 /// There are tiles where the level is AVX-512.
@@ -97,15 +101,15 @@ fn rounded(x: f32) -> f32 {
 }
 
 /// One output as [`hone_kernels::gemm`] defines it.
-pub(crate) fn slow(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
-    match w.arithmetic() {
-        Arithmetic::Amx => slow_chunks(w, out, x, start),
+pub(crate) fn slow(w: &PackedMatrix, out: usize, x: &[f32], start: f32) -> f32 {
+    match w.compute_type() {
+        ComputeType::Amx => slow_chunks(w, out, x, start),
         _ => slow_pairs(w, out, x, start),
     }
 }
 
 /// In chunks of 32, even and odd inputs apart.
-fn slow_chunks(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+fn slow_chunks(w: &PackedMatrix, out: usize, x: &[f32], start: f32) -> f32 {
     let mut weights = vec![0.0; w.inp];
     w.lookup(out, &mut weights);
     let (weights, scales) = match w.codes_and_scales(out) {
@@ -127,7 +131,7 @@ fn slow_chunks(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 }
 
 /// As [`hone_kernels::cpu::V16::dot`] defines it.
-fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
+fn slow_pairs(w: &PackedMatrix, out: usize, x: &[f32], start: f32) -> f32 {
     let mut weights = vec![0.0; w.inp];
     w.lookup(out, &mut weights);
     let add = |sum: f32, x: &[f32], w: &[f32]| {
@@ -146,10 +150,10 @@ fn slow_pairs(w: &Panels, out: usize, x: &[f32], start: f32) -> f32 {
 }
 
 /// One output of a matrix for a row of inputs; its sum starts from a value.
-pub(crate) type Slow = fn(w: &Panels, out: usize, x: &[f32], start: f32) -> f32;
+pub(crate) type Slow = fn(w: &PackedMatrix, out: usize, x: &[f32], start: f32) -> f32;
 
 /// Whatever the rows, the store, the threads and the level.
-pub(crate) fn products_are_those_of(slow: Slow, w: &Panels) {
+pub(crate) fn products_are_those_of(slow: Slow, w: &PackedMatrix) {
     let levels = Levels::ours();
     let execs = [Executor::new(2), Executor::new(1)];
     let (out, inp) = (w.out, w.inp);
@@ -189,7 +193,7 @@ pub(crate) fn products_are_those_of(slow: Slow, w: &Panels) {
                 let case = format!(
                     "{} {:?} {out}x{inp} {rows} {level:?}",
                     w.format(),
-                    w.arithmetic()
+                    w.compute_type()
                 );
                 assert_eq!(product(&execs[0]), expected, "{case}");
                 assert_eq!(plainly(|| product(&execs[1])), expected, "{case}, plainly");

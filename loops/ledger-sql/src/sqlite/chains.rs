@@ -120,7 +120,8 @@ fn new_links<'a, L: Link>(lists: &[&'a [L]], stored: &HashSet<Hash>) -> Vec<Afte
 pub(super) async fn store_messages(
     connection: &mut SqliteConnection,
     script: &mut Script,
-    (lists, stored): (&[&[MessageLink]], &HashSet<Hash>),
+    lists: &[&[MessageLink]],
+    stored: &HashSet<Hash>,
 ) -> Result<(), Fault> {
     let mut bodies = HashSet::new();
     let new = new_links(lists, stored);
@@ -156,7 +157,8 @@ pub(super) async fn store_messages(
 pub(super) async fn store_blocks(
     connection: &mut SqliteConnection,
     script: &mut Script,
-    (prompts, stored): (&[&[BlockLink]], &HashSet<Hash>),
+    prompts: &[&[BlockLink]],
+    stored: &HashSet<Hash>,
 ) -> Result<(), Fault> {
     let new = new_links(prompts, stored);
     script

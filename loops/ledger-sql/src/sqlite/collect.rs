@@ -97,11 +97,11 @@ pub(super) async fn record_turns(
             .fold(values, |values, id| values.bind(&id.as_bytes()[..]))
     };
     script.each(connection, NAME_GONE, &bare, name).await?;
-    store_surroundings(connection, &mut script, (&turns, &known)).await?;
+    store_surroundings(connection, &mut script, &turns, &known).await?;
     let lists: Vec<_> = new.iter().map(|(e, _)| &e.messages[..]).collect();
-    chains::store_messages(connection, &mut script, (&lists, &known.histories)).await?;
+    chains::store_messages(connection, &mut script, &lists, &known.histories).await?;
     let prompts: Vec<_> = new.iter().map(|(e, _)| &e.blocks[..]).collect();
-    chains::store_blocks(connection, &mut script, (&prompts, &known.blocks)).await?;
+    chains::store_blocks(connection, &mut script, &prompts, &known.blocks).await?;
     store_turns(connection, &mut script, &new).await?;
     let rows = script.commit(connection, changes).await?;
     let bare = bare.iter().map(|encoded| encoded.turn.id).collect();
@@ -144,7 +144,8 @@ async fn new_turns<'a, 'e>(
 async fn store_surroundings(
     connection: &mut SqliteConnection,
     script: &mut Script,
-    (turns, known): (&[&Encoded<'_>], &Known),
+    turns: &[&Encoded<'_>],
+    known: &Known,
 ) -> Result<(), Fault> {
     let scopes: HashSet<&Scope> = turns.iter().map(|e| &e.turn.scope).collect();
     let scopes: Vec<&Scope> = scopes

@@ -70,7 +70,8 @@ pub(super) async fn list(
 
 pub(super) async fn set_consent(
     connection: &mut SqliteConnection,
-    (scope, consent): (&Scope, Consent),
+    scope: &Scope,
+    consent: Consent,
     now_ms: Millis,
 ) -> Result<u64, Fault> {
     let scope = policies::make_scope(connection, scope).await?;

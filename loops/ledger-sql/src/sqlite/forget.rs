@@ -58,7 +58,7 @@ pub(super) async fn plan(
     // Nothing is stored of a scope that is not known.
     let scope = policies::find_scope(connection, &wish.scope).await?;
     let scope = scope.unwrap_or(0);
-    let meaning = decide(connection, wish, (NO_WISH, scope)).await?;
+    let meaning = decide(connection, wish, NO_WISH, scope).await?;
     let (tainted, back, samples_freed) = meaning.own(scope);
     let tainted = tainted.iter().map(|version| rows::version(*version));
     Ok(ForgetReport {
@@ -93,7 +93,7 @@ pub(super) async fn begin(
     }
     let scope = policies::make_scope(connection, &wish.scope).await?;
     let forget = open(connection, wish, scope).await?;
-    let meaning = decide(connection, wish, (forget, scope)).await?;
+    let meaning = decide(connection, wish, forget, scope).await?;
     if wish.what == ForgetWhat::All {
         drop_early_words(connection, wish).await?;
     }
@@ -127,7 +127,7 @@ pub(super) async fn begin(
         }
     }
     let turns = mark(connection, forget).await?;
-    close(connection, (wish, forget), (&meaning, scope)).await?;
+    close(connection, wish, forget, &meaning, scope).await?;
     audit::record(connection, &wish.entry).await?;
     let report = wishes::report(connection, wish.id)
         .await?
@@ -160,9 +160,10 @@ fn told_elsewhere(scope: &Scope, touched: &Touched, at_ms: Millis) -> AuditEntry
 async fn decide(
     connection: &mut SqliteConnection,
     wish: &ForgetWish,
-    (forget, scope): (i64, i64),
+    forget: i64,
+    scope: i64,
 ) -> Result<Meaning, Fault> {
-    choose(connection, wish, (forget, scope)).await?;
+    choose(connection, wish, forget, scope).await?;
     let turns = sqlx::query_scalar("select count(*) from forget_turns where forget_number = ?")
         .bind(forget)
         .fetch_one(&mut *connection)
@@ -213,7 +214,8 @@ fn not_yours(what: &str) -> Fault {
 async fn choose(
     connection: &mut SqliteConnection,
     wish: &ForgetWish,
-    (forget, scope): (i64, i64),
+    forget: i64,
+    scope: i64,
 ) -> Result<(), Fault> {
     match &wish.what {
         ForgetWhat::All => {
@@ -261,7 +263,7 @@ async fn choose(
             }
         }
     }
-    spread(connection, (forget, scope)).await
+    spread(connection, forget, scope).await
 }
 
 /// Removes words about turns that never came, or are somebody else's: they go with no turn.
@@ -283,10 +285,7 @@ async fn drop_early_words(
 
 /// Adds what repeats the words of a turn that goes: the other choices of its request, the turns
 /// that continue it, and turns of its session whose history goes through its last message.
-async fn spread(
-    connection: &mut SqliteConnection,
-    (forget, scope): (i64, i64),
-) -> Result<(), Fault> {
+async fn spread(connection: &mut SqliteConnection, forget: i64, scope: i64) -> Result<(), Fault> {
     let rules = [
         "insert or ignore into forget_turns (turn_number, forget_number)
          select other.number, ?1 from forget_turns
@@ -481,8 +480,10 @@ async fn mark(connection: &mut SqliteConnection, forget: i64) -> Result<Vec<Turn
 
 async fn close(
     connection: &mut SqliteConnection,
-    (wish, forget): (&ForgetWish, i64),
-    (meaning, scope): (&Meaning, i64),
+    wish: &ForgetWish,
+    forget: i64,
+    meaning: &Meaning,
+    scope: i64,
 ) -> Result<(), Fault> {
     let (tainted, back, freed) = meaning.own(scope);
     sqlx::query(

@@ -20,7 +20,7 @@ pub(super) async fn import(
     if let Some(why) = standings::held(connection, scope).await? {
         return Err(conflict(&order.scope, why));
     }
-    if let Some(why) = objection(connection, (scope, order.digest)).await? {
+    if let Some(why) = objection(connection, scope, order.digest).await? {
         return Err(conflict(&order.scope, &why));
     }
     let head = policies::head(connection, scope).await?;
@@ -49,7 +49,8 @@ pub(super) async fn import(
 /// Why versions of the same adapter stand in its way.
 async fn objection(
     connection: &mut SqliteConnection,
-    (scope, digest): (i64, Digest),
+    scope: i64,
+    digest: Digest,
 ) -> Result<Option<String>, Fault> {
     let tainted: Option<i64> = sqlx::query_scalar(
         "select 1 from versions where digest = ? and tainted_ms is not null limit 1",

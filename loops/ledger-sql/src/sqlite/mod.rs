@@ -325,7 +325,7 @@ impl Ledger for SqliteLedger {
         limit: usize,
     ) -> Result<OpenPage, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(views::open_page(&mut moment, newest, (from, limit)).await)
+        self.explain(views::open_page(&mut moment, newest, from, limit).await)
     }
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {

@@ -16,7 +16,7 @@ use hone_ledger::{
 const USER: &str = "select users.name, role, password, users.disabled, users.limits, keeper,
                     teams.name as keeper_team, users.created_ms, signed_in_ms
                     from users left join teams on teams.number = users.keeper_team";
-const KEY: &str = "select id, owner, label, role, hash, limits, despite_store_false, raw_logprobs, \
+const KEY: &str = "select id, owner, label, role, sha256, limits, despite_store_false, raw_logprobs, \
                    created_ms, expires_ms, revoked_ms, used_ms";
 
 /// Does a change and records it, or does neither.
@@ -32,7 +32,7 @@ pub(super) async fn change(
         PeopleChange::ChangeKey(id, wanted) => change_key(connection, id, *wanted).await?,
         PeopleChange::RevokeKey(id, now_ms) => revoke_key(connection, id, *now_ms).await?,
         PeopleChange::RotateKey(old, new, ends_ms) => {
-            rotate_key(connection, (old, new), *ends_ms).await?
+            rotate_key(connection, old, new, *ends_ms).await?
         }
         PeopleChange::SignIn(new) => begin_sign_in(connection, new).await?,
         PeopleChange::SignOut(token) => {
@@ -132,7 +132,7 @@ async fn change_user(
 async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Changed, Fault> {
     let added = sqlx::query(
         "insert into api_keys (
-             id, owner, label, role, hash, limits, despite_store_false, raw_logprobs, created_ms,
+             id, owner, label, role, sha256, limits, despite_store_false, raw_logprobs, created_ms,
              expires_ms, revoked_ms, used_ms
          ) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing",
     )
@@ -140,7 +140,7 @@ async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Chan
     .bind(&new.owner)
     .bind(new.label.as_bytes())
     .bind(new.role.as_str())
-    .bind(&new.hash)
+    .bind(new.sha256.map(|sha256| sha256.0.to_vec()))
     .bind(serde_json::to_string(&new.limits)?)
     .bind(new.despite_store_false)
     .bind(new.raw_logprobs)
@@ -191,7 +191,8 @@ async fn revoke_key(
 
 async fn rotate_key(
     connection: &mut SqliteConnection,
-    (old, new): (&str, &ApiKey),
+    old: &str,
+    new: &ApiKey,
     ends_ms: Millis,
 ) -> Result<Changed, Fault> {
     let ended = sqlx::query(
@@ -311,7 +312,10 @@ fn key_of(row: &SqliteRow) -> Result<ApiKey, Fault> {
         owner: row.try_get("owner")?,
         label: text(row.try_get("label")?)?,
         role: role(row.try_get("role")?)?,
-        hash: row.try_get("hash")?,
+        sha256: row
+            .try_get::<Option<&[u8]>, _>("sha256")?
+            .map(digest)
+            .transpose()?,
         limits: serde_json::from_str(row.try_get("limits")?)?,
         despite_store_false: row.try_get("despite_store_false")?,
         raw_logprobs: row.try_get("raw_logprobs")?,

@@ -85,6 +85,28 @@ fn entry(n: usize) -> AuditEntry {
     }
 }
 
+/// A hash of the older form cannot be converted: its key stays in the list, without one.
+#[tokio::test]
+async fn a_key_from_before_its_digest_was_stored_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SqliteConfig::in_folder(folder.path());
+    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let before = "alter table api_keys drop column sha256;
+         alter table api_keys add column hash text not null default '';
+         insert into api_keys (id, owner, label, role, hash, limits, created_ms)
+         values ('k1', 'ann', x'61', 'user', '$argon2id$v=19$m=1024', '{}', 7);
+         delete from _sqlx_migrations where version = 25";
+    let mut writer = ledger.writer.take().await.unwrap();
+    let done = sqlx::raw_sql(before).execute(&mut *writer).await;
+    done.unwrap();
+    drop(writer);
+    ledger.close().await;
+    drop(ledger);
+    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let key = ledger.key("k1").await.unwrap().unwrap();
+    assert_eq!((key.owner.as_str(), key.sha256), ("ann", None));
+}
+
 #[tokio::test]
 async fn a_changed_log_is_told_and_the_database_refuses_to_change_it() {
     let rows = [

@@ -36,7 +36,7 @@ impl Personal for SqliteLedger {
         now_ms: Millis,
     ) -> Result<u64, LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = consent::set_consent(&mut transaction, (scope, consent), now_ms).await;
+        let done = consent::set_consent(&mut transaction, scope, consent, now_ms).await;
         self.finish(transaction, done).await
     }
 

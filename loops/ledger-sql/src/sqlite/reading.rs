@@ -23,7 +23,7 @@ impl Reading for SqliteLedger {
         limit: usize,
     ) -> Result<Page<TurnLine, u64>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(turn_page(&mut moment, filter, (before, limit)).await)
+        self.explain(turn_page(&mut moment, filter, before, limit).await)
     }
 
     async fn session_page(
@@ -33,7 +33,7 @@ impl Reading for SqliteLedger {
         limit: usize,
     ) -> Result<Page<SessionLine, SessionCursor>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(session_page(&mut moment, (scope, search), (before, limit)).await)
+        self.explain(session_page(&mut moment, scope, search, before, limit).await)
     }
 
     async fn session(
@@ -57,7 +57,7 @@ impl Reading for SqliteLedger {
         version: PolicyVersion,
     ) -> Result<Vec<SampleAge>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(sample_ages(&mut moment, (scope, version)).await)
+        self.explain(sample_ages(&mut moment, scope, version).await)
     }
 
     async fn oldest_pending(&self) -> Result<OldestPending, LedgerError> {
@@ -120,7 +120,8 @@ impl Base {
 async fn turn_page(
     connection: &mut SqliteConnection,
     filter: &TurnFilter,
-    (before, most): (Option<u64>, usize),
+    before: Option<u64>,
+    most: usize,
 ) -> Result<Page<TurnLine, u64>, Fault> {
     let nothing = Page {
         rows: Vec::new(),
@@ -224,8 +225,10 @@ fn turn_line(row: &SqliteRow) -> Result<TurnLine, Fault> {
 
 async fn session_page(
     connection: &mut SqliteConnection,
-    (scope, search): (&Scope, Option<&str>),
-    (before, most): (Option<SessionCursor>, usize),
+    scope: &Scope,
+    search: Option<&str>,
+    before: Option<SessionCursor>,
+    most: usize,
 ) -> Result<Page<SessionLine, SessionCursor>, Fault> {
     let Some(scope) = policies::find_scope(connection, scope).await? else {
         return Ok(Page {
@@ -363,12 +366,12 @@ async fn session_turn(
         parent: optional("parent_id")?.map(rows::turn_id).transpose()?,
         choice_index: row.try_get("choice_index")?,
         kind: named(row.try_get("kind")?)?,
-        messages: new_messages(connection, (history, parent_history)).await?,
+        messages: new_messages(connection, history, parent_history).await?,
         completion: text(row.try_get("completion_text")?)?,
         version: rows::version(row.try_get("version")?)?,
         fate: rows::fate(row)?,
         score: rows::score(row.try_get("score")?),
-        feedback: rows::load_feedback_of(connection, (id, row.try_get("owner")?)).await?,
+        feedback: rows::load_feedback_of(connection, id, row.try_get("owner")?).await?,
         started_ms: row.try_get("started_ms")?,
     })
 }
@@ -378,7 +381,8 @@ async fn session_turn(
 /// goes to the root where this list does not continue it.
 async fn new_messages(
     connection: &mut SqliteConnection,
-    (node, parent): (Option<i64>, Option<i64>),
+    node: Option<i64>,
+    parent: Option<i64>,
 ) -> Result<Vec<Message>, Fault> {
     let found: Vec<(Vec<u8>, bool)> = sqlx::query_as(
         "with recursive path (parent_number, message_number, depth) as (
@@ -453,7 +457,8 @@ fn turn_entry(row: &SqliteRow) -> Result<TurnEntry, Fault> {
 
 async fn sample_ages(
     connection: &mut SqliteConnection,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
 ) -> Result<Vec<SampleAge>, Fault> {
     let found = sqlx::query(
         "select turns.version, turns.finished_ms, verdicts.judged_ms,

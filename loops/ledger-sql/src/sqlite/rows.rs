@@ -102,13 +102,14 @@ pub(super) async fn load_turn(
         .await?
         .ok_or_else(|| corrupt(format!("no payload of turn number {number}")))?;
     let messages = chains::load_messages(connection, row.try_get("history_number")?).await?;
-    with_prompt(connection, (&row, messages)).await
+    with_prompt(connection, &row, messages).await
 }
 
 /// The turn of a row and its messages; reads the blocks of its prompt.
 async fn with_prompt(
     connection: &mut SqliteConnection,
-    (row, messages): (&SqliteRow, Vec<Message>),
+    row: &SqliteRow,
+    messages: Vec<Message>,
 ) -> Result<(Turn, Fate), Fault> {
     let tail: &[u8] = row.try_get("prompt_tail")?;
     let prompt_tokens = chains::load_tokens(connection, row.try_get("block_number")?, tail).await?;
@@ -281,13 +282,14 @@ pub(super) async fn load_feedback(
     connection: &mut SqliteConnection,
     turn: &Turn,
 ) -> Result<Vec<Feedback>, Fault> {
-    load_feedback_of(connection, (turn.id, &turn.owner)).await
+    load_feedback_of(connection, turn.id, &turn.owner).await
 }
 
 /// The same by the turn's id and owner.
 pub(super) async fn load_feedback_of(
     connection: &mut SqliteConnection,
-    (turn, owner): (TurnId, &str),
+    turn: TurnId,
+    owner: &str,
 ) -> Result<Vec<Feedback>, Fault> {
     let rows = sqlx::query(
         "select id, client_id, score, comment, correction, received_ms from feedback

@@ -36,6 +36,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0022_wishes"
     "0023_commits"
     "0024_key_logprobs"
+    "0025_key_sha256"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

@@ -143,7 +143,7 @@ pub(super) async fn restore(
         published_ms: order.now_ms,
     };
     policies::store(connection, &new).await?;
-    leave(connection, (number, head), order).await?;
+    leave(connection, number, head, order).await?;
     Ok(policy)
 }
 
@@ -187,7 +187,8 @@ async fn restorable(
 /// What becomes of the version that is left, and of its scope.
 async fn leave(
     connection: &mut SqliteConnection,
-    (scope, head): (i64, i64),
+    scope: i64,
+    head: i64,
     order: &Restore,
 ) -> Result<(), Fault> {
     trials::end(connection, scope).await?;
@@ -221,7 +222,8 @@ async fn leave(
 
 pub(super) async fn pin(
     connection: &mut SqliteConnection,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
     now_ms: Millis,
 ) -> Result<Policy, Fault> {
     let number = policies::make_scope(connection, scope).await?;

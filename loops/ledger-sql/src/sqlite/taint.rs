@@ -68,7 +68,7 @@ async fn way_back(
     tainted: &[i64],
 ) -> Result<Option<Back>, Fault> {
     let head = policies::head(connection, scope).await?;
-    let to = clean_ancestor(connection, (scope, head), tainted).await?;
+    let to = clean_ancestor(connection, scope, head, tainted).await?;
     if to == head {
         return Ok(None);
     }
@@ -81,7 +81,8 @@ async fn way_back(
 /// restored.
 async fn clean_ancestor(
     connection: &mut SqliteConnection,
-    (scope, head): (i64, i64),
+    scope: i64,
+    head: i64,
     tainted: &[i64],
 ) -> Result<i64, Fault> {
     let clean = sqlx::query_scalar(

@@ -397,7 +397,7 @@ pub(super) async fn publish(
     )
     .await?;
     for claim in &publish.claims {
-        mark_trained(connection, *claim, (scope, policy.version)).await?;
+        mark_trained(connection, *claim, scope, policy.version).await?;
     }
     if let Some(share) = publish.trial_share {
         let sides = (head, signed(policy.version.0)?);
@@ -437,7 +437,8 @@ async fn published_before(
 async fn mark_trained(
     connection: &mut SqliteConnection,
     claim: Claim,
-    (scope, version): (i64, PolicyVersion),
+    scope: i64,
+    version: PolicyVersion,
 ) -> Result<(), Fault> {
     let held = leases::hold(connection, claim).await?;
     if claim.consumer != Consumer::Train || held.scope_number != scope {

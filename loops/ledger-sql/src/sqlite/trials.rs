@@ -166,15 +166,16 @@ async fn on_trial_of(
     ((proven, on_trial), share): ((i64, i64), f64),
 ) -> Result<OnTrial, Fault> {
     Ok(OnTrial {
-        policy: policy_at(connection, (scope, number), on_trial).await?,
-        proven: policy_at(connection, (scope, number), proven).await?,
+        policy: policy_at(connection, scope, number, on_trial).await?,
+        proven: policy_at(connection, scope, number, proven).await?,
         share,
     })
 }
 
 async fn policy_at(
     connection: &mut SqliteConnection,
-    (scope, number): (&Scope, i64),
+    scope: &Scope,
+    number: i64,
     version: i64,
 ) -> Result<Policy, Fault> {
     if version == 0 {
@@ -212,15 +213,16 @@ pub(super) async fn arms(
 ) -> Result<[Arm; 2], Fault> {
     let number = policies::find_scope(connection, scope).await?.unwrap_or(0);
     Ok([
-        arm(connection, number, (trial.version, trial.since_ms)).await?,
-        arm(connection, number, (trial.proven, trial.since_ms)).await?,
+        arm(connection, number, trial.version, trial.since_ms).await?,
+        arm(connection, number, trial.proven, trial.since_ms).await?,
     ])
 }
 
 async fn arm(
     connection: &mut SqliteConnection,
     scope: i64,
-    (version, since_ms): (PolicyVersion, Millis),
+    version: PolicyVersion,
+    since_ms: Millis,
 ) -> Result<Arm, Fault> {
     let row = sqlx::query(
         "select count(*) as turns, count(score) as scored, avg(score) as mean,
@@ -245,7 +247,8 @@ async fn arm(
 /// Takes an adapter out of service, ending its trial where it is on one.
 pub(super) async fn retire(
     connection: &mut SqliteConnection,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
     now_ms: Millis,
 ) -> Result<Option<Policy>, Fault> {
     let conflict = |what: &str| standings::conflict(scope, what);
@@ -290,7 +293,8 @@ pub(super) async fn retire(
 /// Takes an adapter back into service.
 pub(super) async fn unretire(
     connection: &mut SqliteConnection,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
 ) -> Result<bool, Fault> {
     let Some(number) = policies::find_scope(connection, scope).await? else {
         return Ok(false);

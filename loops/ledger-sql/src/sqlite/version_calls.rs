@@ -83,7 +83,7 @@ impl Versions for SqliteLedger {
         now_ms: Millis,
     ) -> Result<Policy, LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = standings::pin(&mut transaction, (scope, version), now_ms).await;
+        let done = standings::pin(&mut transaction, scope, version, now_ms).await;
         self.finish(transaction, done).await
     }
 
@@ -124,13 +124,13 @@ impl Versions for SqliteLedger {
         now_ms: Millis,
     ) -> Result<Option<Policy>, LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = trials::retire(&mut transaction, (scope, version), now_ms).await;
+        let done = trials::retire(&mut transaction, scope, version, now_ms).await;
         self.finish(transaction, done).await
     }
 
     async fn unretire(&self, scope: &Scope, version: PolicyVersion) -> Result<bool, LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = trials::unretire(&mut transaction, (scope, version)).await;
+        let done = trials::unretire(&mut transaction, scope, version).await;
         self.finish(transaction, done).await
     }
 
@@ -141,7 +141,7 @@ impl Versions for SqliteLedger {
         limit: usize,
     ) -> Result<Vec<HeldOut>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(versions::held_out(&mut moment, (scope, base), limit).await)
+        self.explain(versions::held_out(&mut moment, scope, base, limit).await)
     }
 
     async fn watch_place(&self) -> Result<WatchPlace, LedgerError> {
@@ -181,7 +181,7 @@ impl Versions for SqliteLedger {
         now_ms: Millis,
     ) -> Result<(), LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = versions::prune(&mut transaction, prunable, (keep, now_ms)).await;
+        let done = versions::prune(&mut transaction, prunable, keep, now_ms).await;
         self.finish(transaction, done).await
     }
 

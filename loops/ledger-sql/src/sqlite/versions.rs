@@ -178,7 +178,8 @@ pub(super) async fn scopes(
 
 pub(super) async fn held_out(
     connection: &mut SqliteConnection,
-    (scope, base): (&Scope, Digest),
+    scope: &Scope,
+    base: Digest,
     most: usize,
 ) -> Result<Vec<HeldOut>, Fault> {
     let Some(number) = policies::find_scope(connection, scope).await? else {
@@ -298,7 +299,8 @@ fn prunable_row(row: &SqliteRow) -> Result<Prunable, Fault> {
 pub(super) async fn prune(
     connection: &mut SqliteConnection,
     wanted: &Prunable,
-    (keep, now_ms): (usize, Millis),
+    keep: usize,
+    now_ms: Millis,
 ) -> Result<(), Fault> {
     let needed = || {
         let blob = wanted.blob.as_str();

@@ -69,7 +69,8 @@ const WAITING: &str =
 pub(super) async fn open_page(
     connection: &mut SqliteConnection,
     newest: usize,
-    (from, most): (Option<i64>, usize),
+    from: Option<i64>,
+    most: usize,
 ) -> Result<OpenPage, Fault> {
     let rows = sqlx::query(WAITING)
         .bind(from)

@@ -8,7 +8,7 @@ use hone_domain::{
 use crate::AuditCount;
 
 use super::world::{
-    ALL, LEASE, NOW, World, assert_conflict, assert_fenced, claimed_turns, ids, other_room,
+    ALL, LEASE, NOW, World, assert_conflict, assert_fenced, claimed_turns, ids, other_loop,
     stranger,
 };
 
@@ -206,7 +206,7 @@ pub(super) async fn wrong_verdicts_are_refused(world: &World) {
     assert_conflict(
         &world
             .ledger
-            .record_verdict(other_room(claim), &verdict)
+            .record_verdict(other_loop(claim), &verdict)
             .await,
     );
     assert_fenced(&world.ledger.record_verdict(stranger(claim), &verdict).await);

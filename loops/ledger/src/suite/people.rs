@@ -50,7 +50,7 @@ fn key(id: &str, owner: &str) -> ApiKey {
         owner: owner.into(),
         label: "a\0b".into(),
         role: UserRole::User,
-        hash: "phc".into(),
+        sha256: Some(Digest([7; 32])),
         limits: RateLimits::default(),
         despite_store_false: false,
         raw_logprobs: None,

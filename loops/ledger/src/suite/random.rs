@@ -1,4 +1,4 @@
-//! Seeded random calls, as from rooms that crash, repeat themselves and come too late.
+//! Seeded random calls, as from loops that crash, repeat themselves and come too late.
 
 use std::collections::HashSet;
 use std::sync::Arc;

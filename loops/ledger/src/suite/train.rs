@@ -4,7 +4,7 @@ use hone_domain::{Digest, Fate, Outcome, PolicyVersion, Reason, Signal, Stage};
 use serde_json::json;
 
 use super::world::{
-    ALL, LEASE, NOW, World, assert_conflict, assert_fenced, digest_of, ids, other_room,
+    ALL, LEASE, NOW, World, assert_conflict, assert_fenced, digest_of, ids, other_loop,
     sample_turns, stranger,
 };
 use crate::{FeedbackOutcome, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial};
@@ -172,7 +172,7 @@ pub(super) async fn a_publish_is_all_or_nothing(world: &World) {
     let turns = world.ready_turns(3, 0).await;
     let samples = world.claim_samples(&world.sample_claim()).await;
     let good = world.publishing(0, &samples);
-    for spoil in [stranger, other_room] {
+    for spoil in [stranger, other_loop] {
         let mut bad = good.clone();
         bad.claims[2] = spoil(bad.claims[2]);
         assert_fenced(&world.ledger.publish(&bad).await);

@@ -331,8 +331,8 @@ pub(super) fn stranger(claim: Claim) -> Claim {
     }
 }
 
-/// The same claim in the other room's name.
-pub(super) fn other_room(claim: Claim) -> Claim {
+/// The same claim in the other loop's name.
+pub(super) fn other_loop(claim: Claim) -> Claim {
     Claim {
         consumer: match claim.consumer {
             Consumer::Judge => Consumer::Train,

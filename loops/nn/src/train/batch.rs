@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::kept::KeptLayers;
 use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
 use super::loss::LossStep;
+use super::saved_activations::SavedActivations;
 use super::{Control, StepError, TrainRow};
 use crate::adapter::Adapter;
 use crate::batch::{LogitsWanted, SeqInput};
@@ -50,7 +50,7 @@ impl<'a> Pacer<'a> {
 
 /// A token to learn from, located in a micro-batch.
 #[derive(Debug, Clone, Copy)]
-pub struct Site {
+pub struct LossPosition {
     /// Row of the micro-batch's buffers whose logits predict the token.
     pub at: usize,
     pub token: u32,
@@ -61,16 +61,16 @@ pub struct Site {
 
 /// Rows that run through the model together. Each row is cut after the last token that predicts
 /// something to learn from.
-pub struct Micro<'a> {
+pub struct MicroBatch<'a> {
     rows: Vec<(usize, &'a [u32])>,
     blocks: Vec<u32>,
-    pub sites: Vec<Site>,
+    pub positions: Vec<LossPosition>,
     pub tokens: usize,
     /// Per token, the experts that are recorded of it.
     pub recorded: Vec<Option<&'a [u16]>>,
 }
 
-impl<'a> Micro<'a> {
+impl<'a> MicroBatch<'a> {
     /// Packs rows `range`, in order, into micro-batches of up to `limit` tokens (a longer row is
     /// alone). Rows without loss tokens are left out.
     pub fn pack(rows: &'a [TrainRow], range: Range<usize>, limit: usize) -> Vec<Self> {
@@ -85,7 +85,7 @@ impl<'a> Micro<'a> {
                 packed.push(Self {
                     rows: vec![],
                     blocks: vec![],
-                    sites: vec![],
+                    positions: vec![],
                     tokens: 0,
                     recorded: vec![],
                 });
@@ -97,7 +97,7 @@ impl<'a> Micro<'a> {
                 if let Some(ids) = &loss.experts {
                     micro.recorded[at] = Some(ids);
                 }
-                micro.sites.push(Site {
+                micro.positions.push(LossPosition {
                     at,
                     token: row.tokens[loss.position],
                     row: index,
@@ -162,7 +162,7 @@ impl Sink {
 pub(crate) struct Buffers {
     /// Input of every layer.
     inputs: Vec<Buf>,
-    pub kept: KeptLayers,
+    pub saved: SavedActivations,
     /// Of the layer at work; from forward to backward, of the last one.
     acts: Acts,
     kv: Option<KvLayer>,
@@ -179,25 +179,25 @@ impl Buffers {
     pub(crate) fn micro(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         loss: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<usize, StepError> {
         self.forward(run, micro, pacer)?;
         self.loss(run, micro, loss, pacer)?;
         self.backward(run, micro, &mut *loss.sink, pacer)?;
-        Ok(self.kept.count())
+        Ok(self.saved.count())
     }
 
     /// Makes room for a micro-batch; with a budget of bytes for a backward pass.
-    fn prepare(&mut self, run: &Run, micro: &Micro) {
+    fn prepare(&mut self, run: &Run, micro: &MicroBatch) {
         let (cfg, blocks) = (&run.model.config, micro.blocks.len());
         if self.kv.as_ref().is_none_or(|kv| kv.blocks() < blocks) {
             self.kv = Some(KvLayer::new(cfg, run.model.kv, blocks));
         }
         self.inputs.resize_with(cfg.layers, Buf::default);
         if let Some(budget) = run.backward {
-            self.kept.prepare(cfg, micro.tokens, budget);
+            self.saved.prepare(cfg, micro.tokens, budget);
         }
     }
 
@@ -206,7 +206,7 @@ impl Buffers {
     pub(crate) fn forward(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         self.prepare(run, micro);
@@ -218,11 +218,11 @@ impl Buffers {
             if run.backward.is_some() {
                 let input = self.inputs[index].take(used);
                 input[..used].copy_from_slice(&self.x.as_slice()[..used]);
-                self.kept.trade(index, &mut self.acts);
+                self.saved.exchange(index, &mut self.acts);
             }
             self.layer(&pass, LayerAt { index, weights });
             if run.backward.is_some() {
-                self.kept.trade(index, &mut self.acts);
+                self.saved.exchange(index, &mut self.acts);
             }
             pacer.tick()?;
         }
@@ -243,14 +243,14 @@ impl Buffers {
     /// to be computed again.
     fn recall(&mut self, pass: &Pass, at: LayerAt) -> bool {
         let input = &self.inputs[at.index];
-        if self.kept.trade(at.index, &mut self.acts) {
+        if self.saved.exchange(at.index, &mut self.acts) {
             let kv = self.kv.as_mut().expect("made by prepare");
             let bufs = Bufs {
                 acts: &mut self.acts,
                 tmp: &mut self.temp,
             };
             pass.refill(at, kv, input, bufs);
-        } else if !self.kept.has(at.index) {
+        } else if !self.saved.has(at.index) {
             let used = pass.tokens * pass.dims.ld_hidden;
             self.x.as_mut()[..used].copy_from_slice(&input.as_slice()[..used]);
             self.layer(pass, at);
@@ -263,7 +263,7 @@ impl Buffers {
     pub(crate) fn backward(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         sink: &mut Sink,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
@@ -284,7 +284,7 @@ impl Buffers {
             };
             layer.run(&mut self.acts, &mut self.grads, &mut sink.layer(index));
             // Its room goes back to where the next forward looks for it.
-            self.kept.trade(index, &mut self.acts);
+            self.saved.exchange(index, &mut self.acts);
             pacer.tick()?;
         }
         if let Sink::Full(grads) = sink {

@@ -8,7 +8,7 @@ use crate::layer::Acts;
 use crate::weights::Experts;
 use hone_checkpoint::config::ExpertsConfig;
 use hone_kernels::cpu::{Buf, LANES, padded};
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::{GluShape, dot, each_row, swiglu_backward, weighted_sum};
 
 /// Buffers of this gradient.
@@ -28,7 +28,9 @@ impl LayerBack<'_> {
         let (cfg, d, n) = (self.pass.experts_config(), self.pass.dims, self.pass.tokens);
         let (exec, ld) = (self.pass.exec, d.ld_hidden);
         let dx = bufs.dx.as_slice();
-        let transposed = bufs.transposed.get_or_insert_with(|| Panels::zeros(0, 0));
+        let transposed = bufs
+            .transposed
+            .get_or_insert_with(|| PackedMatrix::zeros(0, 0));
         self.through_experts(weights, &mut acts.mix, (dx, &mut bufs.mixture), transposed);
 
         let (mix, pairs) = (&acts.mix, bufs.mixture.pairs.as_slice());
@@ -64,7 +66,7 @@ impl LayerBack<'_> {
         weights: &Experts,
         mix: &mut Mixture,
         (dx, to): (&[f32], &mut MixtureGrad),
-        transposed: &mut Panels,
+        transposed: &mut PackedMatrix,
     ) {
         let (cfg, ld, exec) = (
             self.pass.experts_config(),
@@ -90,7 +92,7 @@ impl LayerBack<'_> {
                 ld_gate_up,
                 ld_act,
             };
-            let mut back = |w: &Panels, dy: (&[f32], usize), dx: (&mut [f32], usize)| {
+            let mut back = |w: &PackedMatrix, dy: (&[f32], usize), dx: (&mut [f32], usize)| {
                 w.transpose(0..w.out.div_ceil(LANES), transposed, exec);
                 let dy = Rows {
                     data: dy.0,

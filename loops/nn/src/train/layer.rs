@@ -9,7 +9,7 @@ use crate::rope::rotate;
 use crate::weights::{LayerWeights, Linear, Mlp};
 use hone_checkpoint::Target;
 use hone_kernels::cpu::{Buf, LANES, padded};
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::{NormGrad, RmsNorm, add_to, each_row, swiglu_backward};
 
 /// Where the gradients of one layer's parameters go.
@@ -29,8 +29,8 @@ pub(crate) struct GradBufs {
     dwide: Buf,
     attention: Buf,
     /// Of weights, and of changes to them: what the two are stored as may differ.
-    pub(crate) transposed: Option<Panels>,
-    transposed_change: Option<Panels>,
+    pub(crate) transposed: Option<PackedMatrix>,
+    transposed_change: Option<PackedMatrix>,
     low: Buf,
     dlow: Buf,
     pub(super) mixture: MixtureGrad,
@@ -66,8 +66,8 @@ impl Step<'_> {
 
 /// Parts of [`GradBufs`] a linear layer needs.
 struct LinearBufs<'a> {
-    transposed: &'a mut Option<Panels>,
-    transposed_change: &'a mut Option<Panels>,
+    transposed: &'a mut Option<PackedMatrix>,
+    transposed_change: &'a mut Option<PackedMatrix>,
     low: &'a mut Buf,
     dlow: &'a mut Buf,
 }
@@ -290,7 +290,7 @@ impl LayerBack<'_> {
             low,
             dlow,
         } = bufs;
-        let room = || Panels::zeros(0, 0);
+        let room = || PackedMatrix::zeros(0, 0);
         let (x, dy) = step.rows(rows);
         if let Some(dx) = dx.as_deref_mut() {
             let transposed = transposed.get_or_insert_with(room);
@@ -323,7 +323,7 @@ impl LayerBack<'_> {
         &self,
         step: &Step,
         mut dx: Option<&mut [f32]>,
-        (low, dlow, transposed): (&mut Buf, &mut Buf, &mut Panels),
+        (low, dlow, transposed): (&mut Buf, &mut Buf, &mut PackedMatrix),
         grads: &mut Changes,
     ) {
         let Some(adapter) = self.adapter else { return };
@@ -392,8 +392,8 @@ impl Path<'_> {
     /// `y += x D^T`, backwards: `dD += dy^T x`, `dx += dy D`.
     fn dense(
         &self,
-        (d, grad): (&Panels, &mut Panels),
-        transposed: &mut Panels,
+        (d, grad): (&PackedMatrix, &mut PackedMatrix),
+        transposed: &mut PackedMatrix,
         dx: Option<&mut [f32]>,
     ) {
         grad.add_outer(self.dy, self.x, self.exec);
@@ -412,7 +412,7 @@ impl Path<'_> {
         &self,
         (pair, grad): (&Pair, &mut Pair),
         (low, dlow): (&mut Buf, &mut Buf),
-        transposed: &mut Panels,
+        transposed: &mut PackedMatrix,
         dx: Option<&mut [f32]>,
     ) {
         let (rows, exec) = (self.x.rows, self.exec);
@@ -473,7 +473,7 @@ impl Path<'_> {
 }
 
 /// Adds the gradient of the looked-up embeddings, tokens ascending.
-pub(crate) fn embedding_grad(pass: &Pass, dx: &Buf, grad: &mut Panels) {
+pub(crate) fn embedding_grad(pass: &Pass, dx: &Buf, grad: &mut PackedMatrix) {
     let d = pass.dims;
     pass.each_token(|at| {
         let row = &dx.as_slice()[at.row * d.ld_hidden..][..d.hidden];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::adam::{AdamW, Moments, norm};
-use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
+use super::batch::{Buffers, LossPosition, MicroBatch, Pacer, Run, Sink};
 use super::check::{check, check_model, check_rows};
 use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
 use super::params::{Mark, Params};
@@ -282,8 +282,8 @@ impl Learner {
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<(u32, f32)>>, StepError> {
         check_rows(rows, &self.params.model().config)?;
-        let top = |site: &Site, logits: &[f32]| {
-            let loss = &rows[site.row].loss[site.item];
+        let top = |position: &LossPosition, logits: &[f32]| {
+            let loss = &rows[position.row].loss[position.item];
             let kept = loss.kept.as_deref();
             let shape = Shape::of(logits, loss.temperature, kept);
             let all = 0..logits.len() as u32;
@@ -300,8 +300,8 @@ impl Learner {
         };
         self.somewhere(rows, &mut |learner| {
             let mut to = per_token(rows, Vec::new());
-            let see = &mut |site: &Site, logits: &[f32]| {
-                to[site.row][site.item] = top(site, logits);
+            let see = &mut |position: &LossPosition, logits: &[f32]| {
+                to[position.row][position.item] = top(position, logits);
             };
             let current = under == Under::Current;
             learner.see_logits(rows, current, &mut Pacer::new(pause), see)?;
@@ -317,15 +317,15 @@ impl Learner {
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<f32>>, StepError> {
         check_rows(rows, &self.params.model().config)?;
-        let asked = |site: &Site| -> Vec<u32> {
-            let ids = ids.get(site.row).and_then(|row| row.get(site.item));
+        let asked = |position: &LossPosition| -> Vec<u32> {
+            let ids = ids.get(position.row).and_then(|row| row.get(position.item));
             ids.cloned().unwrap_or_default()
         };
         self.somewhere(rows, &mut |learner| {
             let mut to = per_token(rows, Vec::new());
-            let see = &mut |site: &Site, shape: &Shape, logits: &[f32]| {
+            let see = &mut |position: &LossPosition, shape: &Shape, logits: &[f32]| {
                 let logprobs = logits.iter().map(|&z| shape.logprob(z));
-                to[site.row][site.item] = logprobs.collect();
+                to[position.row][position.item] = logprobs.collect();
             };
             let of = (rows, under == Under::Current);
             learner.see_asked(of, &asked, see, &mut Pacer::new(pause))?;
@@ -402,7 +402,7 @@ impl Learner {
                 }
                 _ => None,
             };
-            let micros = Micro::pack(rows, range, self.cfg.minibatch_tokens);
+            let micros = MicroBatch::pack(rows, range, self.cfg.minibatch_tokens);
             let cfg = self.cfg.clone();
             let inputs = LossInputs {
                 rows,
@@ -421,7 +421,7 @@ impl Learner {
     /// One optimizer update. Parameters change at its end only.
     fn update(
         &mut self,
-        micros: &[Micro],
+        micros: &[MicroBatch],
         inputs: &LossInputs,
         totals: &mut Totals,
         pacer: &mut Pacer,
@@ -493,9 +493,9 @@ impl Learner {
         pacer: &mut Pacer,
     ) -> Result<Logprobs, StepError> {
         let mut to = per_token(rows, 0.0);
-        let token = |site: &Site| vec![site.token];
-        let see = &mut |site: &Site, shape: &Shape, logits: &[f32]| {
-            to[site.row][site.item] = shape.logprob(logits[0]);
+        let token = |position: &LossPosition| vec![position.token];
+        let see = &mut |position: &LossPosition, shape: &Shape, logits: &[f32]| {
+            to[position.row][position.item] = shape.logprob(logits[0]);
         };
         self.see_asked((rows, with_adapter), &token, see, pacer)?;
         Ok(to)
@@ -505,16 +505,19 @@ impl Learner {
     fn see_asked(
         &mut self,
         (rows, with_adapter): (&[TrainRow], bool),
-        ids: &dyn Fn(&Site) -> Vec<u32>,
-        see: &mut dyn FnMut(&Site, &Shape, &[f32]),
+        ids: &dyn Fn(&LossPosition) -> Vec<u32>,
+        see: &mut dyn FnMut(&LossPosition, &Shape, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         let Some(device) = &mut self.device else {
-            return self.see_logits(rows, with_adapter, pacer, &mut |site, logits| {
-                let loss = &rows[site.row].loss[site.item];
+            return self.see_logits(rows, with_adapter, pacer, &mut |position, logits| {
+                let loss = &rows[position.row].loss[position.item];
                 let shape = Shape::of(logits, loss.temperature, loss.kept.as_deref());
-                let asked: Vec<f32> = ids(site).iter().map(|&id| logits[id as usize]).collect();
-                see(site, &shape, &asked);
+                let asked: Vec<f32> = ids(position)
+                    .iter()
+                    .map(|&id| logits[id as usize])
+                    .collect();
+                see(position, &shape, &asked);
             });
         };
         let run = Run {
@@ -524,7 +527,7 @@ impl Learner {
             backward: None,
         };
         let mut asking = Asking { rows, ids, see };
-        for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
+        for micro in &MicroBatch::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
             device.ask(&run, micro, &mut asking, pacer)?;
         }
         Ok(())
@@ -536,7 +539,7 @@ impl Learner {
         rows: &[TrainRow],
         with_adapter: bool,
         pacer: &mut Pacer,
-        see: &mut dyn FnMut(&Site, &[f32]),
+        see: &mut dyn FnMut(&LossPosition, &[f32]),
     ) -> Result<(), StepError> {
         let run = Run {
             model: self.params.model(),
@@ -544,7 +547,7 @@ impl Learner {
             exec: &self.exec,
             backward: None,
         };
-        for micro in &Micro::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
+        for micro in &MicroBatch::pack(rows, 0..rows.len(), self.cfg.minibatch_tokens) {
             if let Some(device) = &mut self.device {
                 device.visit(&run, micro, see, pacer)?;
                 continue;

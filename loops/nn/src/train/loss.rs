@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::batch::{Buffers, Micro, Pacer, Run, Sink, Site};
+use super::batch::{Buffers, LossPosition, MicroBatch, Pacer, Run, Sink};
 use super::objective::{SequenceView, TokenView, bounded_exp};
 use super::{LearnerConfig, LossKind, Objective, StepError, Term, TokenLoss, TrainRow};
 use crate::forward::head;
 use crate::weights::Model;
 use hone_kernels::cpu::{Kernel, LANES, V16, dispatch, exp, padded};
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::log_softmax::Shape;
 use hone_kernels::ops::{NormGrad, RmsNorm};
 
@@ -150,32 +150,38 @@ fn chunk(model: &Model) -> usize {
 }
 
 impl Buffers {
-    /// Shows the logits of the micro-batch's sites, from `self.x`, one after the other.
+    /// Shows the logits of the micro-batch's loss positions, from `self.x`, one after the other.
     pub(crate) fn visit(
         &mut self,
         run: &Run,
-        micro: &Micro,
-        see: &mut dyn FnMut(&Site, &[f32]),
+        micro: &MicroBatch,
+        see: &mut dyn FnMut(&LossPosition, &[f32]),
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
-        for sites in micro.sites.chunks(chunk(run.model)) {
-            self.chunk_logits(run, sites);
-            for (i, site) in sites.iter().enumerate() {
-                see(site, self.logits_row(run, i));
+        for positions in micro.positions.chunks(chunk(run.model)) {
+            self.chunk_logits(run, positions);
+            for (i, position) in positions.iter().enumerate() {
+                see(position, self.logits_row(run, i));
             }
             pacer.tick()?;
         }
         Ok(())
     }
 
-    /// Computes the logits of `sites`; `self.picked` holds their residual rows.
-    fn chunk_logits(&mut self, run: &Run, sites: &[Site]) {
+    /// Computes the logits of `positions`; `self.picked` holds their residual rows.
+    fn chunk_logits(&mut self, run: &Run, positions: &[LossPosition]) {
         let ld = padded(run.model.config.hidden);
-        let picked = self.picked.take(sites.len() * ld);
-        for (site, to) in sites.iter().zip(picked.chunks_exact_mut(ld)) {
-            to.copy_from_slice(&self.x.as_slice()[site.at * ld..][..ld]);
+        let picked = self.picked.take(positions.len() * ld);
+        for (position, to) in positions.iter().zip(picked.chunks_exact_mut(ld)) {
+            to.copy_from_slice(&self.x.as_slice()[position.at * ld..][..ld]);
         }
-        head(run.model, picked, sites.len(), &mut self.logits, run.exec);
+        head(
+            run.model,
+            picked,
+            positions.len(),
+            &mut self.logits,
+            run.exec,
+        );
     }
 
     fn logits_row(&self, run: &Run, i: usize) -> &[f32] {
@@ -188,37 +194,37 @@ impl Buffers {
     pub(crate) fn loss(
         &mut self,
         run: &Run,
-        micro: &Micro,
+        micro: &MicroBatch,
         step: &mut LossStep,
         pacer: &mut Pacer,
     ) -> Result<(), StepError> {
         let ld = padded(run.model.config.hidden);
         self.grads.dx.take(micro.tokens * ld).fill(0.0);
-        for sites in micro.sites.chunks(chunk(run.model)) {
-            self.chunk_logits(run, sites);
-            for (i, site) in sites.iter().enumerate() {
+        for positions in micro.positions.chunks(chunk(run.model)) {
+            self.chunk_logits(run, positions);
+            for (i, position) in positions.iter().enumerate() {
                 let vocab = run.model.config.vocab;
                 let row = &mut self.logits.as_mut()[i * padded(vocab)..][..vocab];
-                step.token(site, row);
+                step.token(position, row);
             }
-            self.head_backward(run, sites, &mut *step.sink);
+            self.head_backward(run, positions, &mut *step.sink);
             pacer.tick()?;
         }
         Ok(())
     }
 
     /// From `dlogits` (in place of the logits) to the residual stream.
-    pub(super) fn head_backward(&mut self, run: &Run, sites: &[Site], sink: &mut Sink) {
+    pub(super) fn head_backward(&mut self, run: &Run, positions: &[LossPosition], sink: &mut Sink) {
         let (cfg, weights) = (&run.model.config, &run.model.weights);
         let (ld, stride) = (padded(cfg.hidden), padded(cfg.vocab));
-        let n = sites.len();
+        let n = positions.len();
         let (dlogits, normed) = self.logits.as_slice().split_at(n * stride);
         let dnormed = self.dpicked.take(n * ld);
         dnormed.fill(0.0);
         let transposed = self
             .grads
             .transposed
-            .get_or_insert_with(|| Panels::zeros(0, 0));
+            .get_or_insert_with(|| PackedMatrix::zeros(0, 0));
         let w = weights.head();
         let panels = w.out.div_ceil(LANES);
         // Continued sums over slices of the vocabulary: ascending, and no transposed copy of a
@@ -264,10 +270,10 @@ impl Buffers {
             eps: cfg.rms_eps,
             groups: 1,
         };
-        for (i, site) in sites.iter().enumerate() {
+        for (i, position) in positions.iter().enumerate() {
             let x = &self.picked.as_slice()[i * ld..];
             let dy = &dnormed[i * ld..];
-            let dx = &mut self.grads.dx.as_mut()[site.at * ld..][..ld];
+            let dx = &mut self.grads.dx.as_mut()[position.at * ld..][..ld];
             norm.backward_row(NormGrad {
                 x,
                 dy,
@@ -289,13 +295,13 @@ pub struct LossStep<'a> {
 
 impl<'a> LossStep<'a> {
     /// Takes the logits of one loss token and leaves their gradient in `row`.
-    fn token(&mut self, site: &Site, row: &mut [f32]) {
-        let loss = self.item(site);
+    fn token(&mut self, position: &LossPosition, row: &mut [f32]) {
+        let loss = self.item(position);
         let kept = loss.kept.as_deref();
         let shape = Shape::of(row, loss.temperature, kept);
-        let asked = self.asks(site);
+        let asked = self.asks(position);
         let logits: Vec<f32> = asked.iter().map(|&id| row[id as usize]).collect();
-        let pull = self.pull(site, &shape, &logits);
+        let pull = self.pull(position, &shape, &logits);
         let grad = RowGrad {
             shape,
             slopes: &pull.slopes,
@@ -305,37 +311,37 @@ impl<'a> LossStep<'a> {
         self.tell(&pull, entropy);
     }
 
-    pub fn item(&self, site: &Site) -> &'a TokenLoss {
-        &self.inputs.rows[site.row].loss[site.item]
+    pub fn item(&self, position: &LossPosition) -> &'a TokenLoss {
+        &self.inputs.rows[position.row].loss[position.item]
     }
 
     /// The ids whose logits make the loss of a token: it, and those of its teacher.
-    pub fn asks(&self, site: &Site) -> Vec<u32> {
-        let teacher = self.item(site).teacher.as_ref();
+    pub fn asks(&self, position: &LossPosition) -> Vec<u32> {
+        let teacher = self.item(position).teacher.as_ref();
         let of_teacher = teacher.map_or(&[][..], |top| &top.ids);
-        let soft = self.item(site).soft.as_ref();
+        let soft = self.item(position).soft.as_ref();
         let soft = soft.map_or(&[][..], |soft| &soft.ids);
-        [&[site.token], of_teacher, soft].concat()
+        [&[position.token], of_teacher, soft].concat()
     }
 
     /// The loss of a token but for its entropy, from the `logits` that it asks for.
-    pub fn pull(&mut self, site: &Site, shape: &Shape, logits: &[f32]) -> TokenPull {
+    pub fn pull(&mut self, position: &LossPosition, shape: &Shape, logits: &[f32]) -> TokenPull {
         let LossInputs { cfg, counts, .. } = self.inputs;
-        let loss = self.item(site);
+        let loss = self.item(position);
         let current = shape.logprob(logits[0]);
-        self.current[site.row][site.item] = current;
-        let (term, share) = self.policy(loss, site, current);
+        self.current[position.row][position.item] = current;
+        let (term, share) = self.policy(loss, position, current);
         let (mut value, mut slope) = (term.loss * share, term.slope * share);
         let per_token = 1.0 / counts.all() as f32;
         let imitated = loss.kind == LossKind::Supervised;
         if let Some(reference) = self.inputs.reference.filter(|_| !imitated) {
-            let reference = reference[site.row][site.item];
+            let reference = reference[position.row][position.item];
             let (kl, kl_slope) = cfg.kl_estimator.term(current, reference);
             self.sums.kl += f64::from(kl);
             value += cfg.kl_coef * kl * per_token;
             slope += cfg.kl_coef * kl_slope * per_token;
         }
-        let mut slopes = vec![(site.token, slope)];
+        let mut slopes = vec![(position.token, slope)];
         let now: Vec<f32> = logits[1..].iter().map(|&z| shape.logprob(z)).collect();
         let (of_teacher, of_soft) =
             now.split_at(loss.teacher.as_ref().map_or(0, |top| top.ids.len()));
@@ -372,7 +378,7 @@ impl<'a> LossStep<'a> {
     }
 
     /// What the token is learned by, and its weight in the sum.
-    fn policy(&mut self, loss: &TokenLoss, site: &Site, current: f32) -> (Term, f32) {
+    fn policy(&mut self, loss: &TokenLoss, position: &LossPosition, current: f32) -> (Term, f32) {
         let LossInputs {
             cfg,
             proximal,
@@ -380,7 +386,7 @@ impl<'a> LossStep<'a> {
             counts,
             ..
         } = self.inputs;
-        let at = |of: &Logprobs| of[site.row][site.item];
+        let at = |of: &Logprobs| of[position.row][position.item];
         let view = TokenView {
             advantage: loss.advantage,
             behavior: loss.behavior_logprob,
@@ -388,7 +394,7 @@ impl<'a> LossStep<'a> {
             current,
             sequence: sequences
                 .as_ref()
-                .map_or_else(SequenceView::default, |s| s[site.row][site.item]),
+                .map_or_else(SequenceView::default, |s| s[position.row][position.item]),
         };
         if loss.kind == LossKind::Taught {
             let nothing = TokenView {
@@ -402,7 +408,7 @@ impl<'a> LossStep<'a> {
             let said = loss
                 .soft
                 .as_ref()
-                .is_some_and(|soft| soft.ids.contains(&site.token));
+                .is_some_and(|soft| soft.ids.contains(&position.token));
             let share = cfg.supervised_coef / counts.supervised as f32;
             return (
                 Objective::CrossEntropy.term(&view),

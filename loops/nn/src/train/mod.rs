@@ -5,34 +5,34 @@ mod attention;
 mod batch;
 mod check;
 mod experts;
-mod kept;
 mod layer;
 mod learner;
 mod loss;
 mod objective;
 mod params;
+mod saved_activations;
 mod state;
 mod totals;
 
 #[cfg(test)]
 mod expert_tests;
 #[cfg(test)]
-mod kept_tests;
-#[cfg(test)]
 mod objective_tests;
 #[cfg(test)]
 mod op_tests;
 #[cfg(test)]
+mod saved_activations_tests;
+#[cfg(test)]
 mod tests;
 
-pub use batch::{Micro, Pacer, Run, Sink, Site};
-pub use kept::layers_that_fit;
+pub use batch::{LossPosition, MicroBatch, Pacer, Run, Sink};
 pub use learner::{Learner, PerToken};
 pub use loss::{LossStep, RowGrad, TokenPull};
 pub use objective::{
     Distill, KlEstimator, Objective, SequenceView, SoftTargets, Term, TokenView, TopK, ess_scale,
 };
 pub use params::Mark;
+pub use saved_activations::layers_that_fit;
 pub use state::StateError;
 
 use std::sync::Arc;

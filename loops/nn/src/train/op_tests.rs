@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::attention::AttentionGrad;
-use super::batch::{Buffers, Run, Sink, Site};
+use super::batch::{Buffers, LossPosition, Run, Sink};
 use super::layer::{GradBufs, LayerBack, LayerSink, Step, embedding_grad};
 use super::loss::RowGrad;
 use super::objective::{SequenceView, TokenView};
@@ -21,7 +21,7 @@ use hone_checkpoint::config::{Family, ModelConfig};
 use hone_checkpoint::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};
 use hone_kernels::cpu::{Buf, padded};
 use hone_kernels::format::tensor_data::TensorData;
-use hone_kernels::matrix::{Panels, Rows, RowsMut, Store};
+use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::log_softmax::Shape;
 use hone_kernels::ops::{GluShape, NormGrad, RmsNorm, swiglu, swiglu_backward};
 use hone_kernels::rng::Rng;

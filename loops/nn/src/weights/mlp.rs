@@ -3,7 +3,7 @@
 use super::Linear;
 use super::named::{EachTensor, Values};
 use hone_kernels::format::block_quant::WeightFormat;
-use hone_kernels::matrix::Panels;
+use hone_kernels::matrix::PackedMatrix;
 
 /// What follows the attention of a layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,11 +16,11 @@ pub enum Mlp {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experts {
     /// `[experts, hidden]`; never quantised, because it decides.
-    pub router: Panels,
+    pub router: PackedMatrix,
     /// Per expert, gate and up `[2 ffn, hidden]`.
-    pub gate_up: Vec<Panels>,
+    pub gate_up: Vec<PackedMatrix>,
     /// Per expert `[hidden, ffn]`.
-    pub down: Vec<Panels>,
+    pub down: Vec<PackedMatrix>,
 }
 
 impl Mlp {
@@ -40,7 +40,7 @@ impl Mlp {
         }
     }
 
-    pub(super) fn matrices(&self) -> Vec<&Panels> {
+    pub(super) fn matrices(&self) -> Vec<&PackedMatrix> {
         match self {
             Self::Dense { gate_up, down } => vec![&gate_up.w, &down.w],
             Self::Sparse(experts) => {
@@ -53,8 +53,8 @@ impl Mlp {
     /// With every matrix as `router` and `other` make it.
     pub(super) fn map(
         self,
-        router: impl Fn(Panels) -> Panels,
-        other: impl Fn(Panels) -> Panels,
+        router: impl Fn(PackedMatrix) -> PackedMatrix,
+        other: impl Fn(PackedMatrix) -> PackedMatrix,
     ) -> Self {
         let linear = |l: Linear| Linear {
             w: other(l.w),
@@ -91,7 +91,7 @@ pub(super) fn of_expert(layer: usize, expert: usize) -> [String; 3] {
 impl Experts {
     /// Part of [`Weights::each_tensor`].
     pub(super) fn each_tensor(&self, layer: usize, each: &mut EachTensor) {
-        let shape = |w: &Panels| vec![w.out, w.inp];
+        let shape = |w: &PackedMatrix| vec![w.out, w.inp];
         let router = format!("model.layers.{layer}.mlp.gate.weight");
         each(router, shape(&self.router), Values::all(&self.router));
         for (expert, (both, down)) in self.gate_up.iter().zip(&self.down).enumerate() {

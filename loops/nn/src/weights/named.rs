@@ -8,7 +8,7 @@ use super::{Mlp, Weights, stacks};
 use hone_checkpoint::NamedTensor;
 use hone_checkpoint::config::ModelConfig;
 use hone_checkpoint::digest::{Digest32, hash_head, hash_values};
-use hone_kernels::matrix::Panels;
+use hone_kernels::matrix::PackedMatrix;
 
 /// Takes name, shape and values of a tensor.
 pub(super) type EachTensor<'a> = dyn FnMut(String, Vec<usize>, Values<'_>) + 'a;
@@ -18,12 +18,12 @@ pub(super) enum Values<'a> {
     /// One row.
     Vector(&'a [f32]),
     /// Some rows of a matrix.
-    Rows(&'a Panels, Range<usize>),
+    Rows(&'a PackedMatrix, Range<usize>),
 }
 
 impl<'a> Values<'a> {
     /// All rows of a matrix.
-    pub(super) fn all(panels: &'a Panels) -> Self {
+    pub(super) fn all(panels: &'a PackedMatrix) -> Self {
         Self::Rows(panels, 0..panels.out)
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use hone_domain::{Ask, Delta, Kept, Origin, PolicyChoice, Reasoning, Token};
+use hone_domain::{Ask, Delta, Origin, PolicyChoice, Reasoning, SamplingMask, Token};
 use hone_nn::sample::{SamplingParams, TokenCounts};
 use hone_text::detokenizer::IncrementalDetokenizer;
 use hone_text::tokenizer::Tokenizer;
@@ -54,7 +54,7 @@ pub(crate) struct Setup {
     /// Ids in the kept sets of all completions that run.
     kept_ids: Arc<AtomicUsize>,
     /// All tokens but those that end a completion, once somebody drew from them.
-    all_but_ends: OnceLock<Kept>,
+    all_but_ends: OnceLock<SamplingMask>,
 }
 
 impl Setup {
@@ -73,14 +73,14 @@ impl Setup {
     }
 
     /// What is drawn from where nothing but an end is ruled out; made once, however many hold it.
-    fn all_but_ends(&self, vocab: usize) -> Kept {
+    fn all_but_ends(&self, vocab: usize) -> SamplingMask {
         let made = self.all_but_ends.get_or_init(|| {
             let tokens = 0..vocab as Token;
             tokens
                 .filter(|token| !self.end_tokens.contains(token))
                 .collect()
         });
-        Kept::clone(made)
+        SamplingMask::clone(made)
     }
 }
 
@@ -103,9 +103,9 @@ pub(crate) struct Sequence {
     penalizes: bool,
     behavior: Vec<f32>,
     raw: Vec<f32>,
-    kept: Vec<Option<Kept>>,
+    kept: Vec<Option<SamplingMask>>,
     /// Those of them that differ.
-    sets: Vec<Kept>,
+    sets: Vec<SamplingMask>,
     /// Ids in `sets`.
     kept_ids: KeptIds,
     /// Experts used where each token was predicted, and where the next one is.
@@ -166,7 +166,7 @@ impl Sequence {
         let prompt = tokens.len();
         let room = setup.max_positions - prompt;
         let given = std::mem::take(&mut ask.given);
-        let thinks = ask.stop.listening.reasoning == Reasoning::Open;
+        let thinks = ask.stop.output_format.reasoning == Reasoning::Open;
         let drafts = Drafts::new(std::mem::take(&mut ask.predicted), thinks);
         let max_tokens = match given.split_last() {
             Some((_, before)) => {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Completion, Delta, Digest, End, Kept, Millis, PolicyVersion, Reason, Sampling,
-    ServeError, StopReason, Token, TokenDelta, Turn, VersionSpan,
+    Ask, Collect, Completion, Delta, Digest, End, Millis, PolicyVersion, Reason, Sampling,
+    SamplingMask, ServeError, StopReason, Token, TokenDelta, Turn, VersionSpan,
 };
 use hone_kernels::token_logprob;
 use hone_nn::LogitsWanted;
@@ -114,7 +114,7 @@ impl Sequence {
     fn take_drawn(
         &mut self,
         drawn: Sampled,
-        drawn_from: Option<Kept>,
+        drawn_from: Option<SamplingMask>,
         end_tokens: &[Token],
     ) -> Result<Option<StopReason>, ServeError> {
         let Sampled {
@@ -168,7 +168,7 @@ impl Sequence {
     }
 
     /// Records a kept set, where they are not given up.
-    fn keep(&mut self, kept: Option<Kept>) {
+    fn keep(&mut self, kept: Option<SamplingMask>) {
         let given_up = self.kept_ids.given_up();
         self.kept.push(kept.filter(|_| !given_up));
     }
@@ -176,21 +176,21 @@ impl Sequence {
     /// These ids, or the same ones of an earlier position: within a text a grammar allows much the same
     /// everywhere. Past what [`KeptIds`] allows all sets of the completion are given up: it is answered
     /// as any other, and its turn does not train.
-    fn shared(&mut self, ids: Vec<Token>) -> Option<Kept> {
+    fn shared(&mut self, ids: Vec<Token>) -> Option<SamplingMask> {
         if self.kept_ids.given_up() {
             return None;
         }
         let before = self.sets.iter().rev().take(SETS_COMPARED);
         if let Some(same) = before.into_iter().find(|set| ***set == *ids) {
-            return Some(Kept::clone(same));
+            return Some(SamplingMask::clone(same));
         }
         if !self.kept_ids.add(ids.len()) {
             self.sets.clear();
             self.kept.fill(None);
             return None;
         }
-        let set = Kept::from(ids);
-        self.sets.push(Kept::clone(&set));
+        let set = SamplingMask::from(ids);
+        self.sets.push(SamplingMask::clone(&set));
         Some(set)
     }
 
@@ -203,7 +203,7 @@ impl Sequence {
         row: &[f32],
         mut drawn: Sampled,
         setup: &Setup,
-    ) -> (Sampled, Option<Kept>) {
+    ) -> (Sampled, Option<SamplingMask>) {
         let params = &self.params;
         let plain = !self.penalizes && params.logit_bias.is_empty();
         if params.banned.is_empty() || params.temperature < GREEDY_BELOW || !plain {

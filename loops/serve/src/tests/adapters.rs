@@ -79,7 +79,7 @@ fn one_load_at_a_time_and_the_older_version_serves_meanwhile() {
         "a second load of the scope waits for the first"
     );
     assert_eq!(version(&t.pick(&a, 0, none)), Some(0));
-    let changed = t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    let changed = t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
     assert_eq!(
         changed,
         Changed {
@@ -90,13 +90,13 @@ fn one_load_at_a_time_and_the_older_version_serves_meanwhile() {
     );
     assert_eq!(version(&t.pick(&a, 0, none)), Some(1));
     assert_eq!(
-        t.finish(&a, &Ok(Some(loaded(2, 10))), (None, 0)),
+        t.finish(&a, &Ok(Some(loaded(2, 10))), None, 0),
         Changed {
             swapped: true,
             load: false
         }
     );
-    let older = t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    let older = t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
     assert_eq!(
         older,
         Changed::default(),
@@ -124,7 +124,7 @@ fn a_scope_that_is_not_in_memory_waits_for_its_own_load_only() {
         Some(0),
         "others do not wait"
     );
-    t.finish(&a, &Err("broken".to_owned()), (None, 0));
+    t.finish(&a, &Err("broken".to_owned()), None, 0);
     assert!(t.serving(&a).is_none());
     assert!(failed(&t.pick(&a, 99, heads)), "nothing serves");
     let again = t.pick(&a, 100, heads);
@@ -136,14 +136,14 @@ fn a_failed_load_keeps_the_older_version_and_is_tried_again_later() {
     let mut t = table(1_000, 10);
     let a = scope("a");
     t.pick(&a, 0, || policies(&["a"]));
-    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
     assert!(t.announce(&a));
-    t.finish(&a, &Err("broken".to_owned()), (None, 1_000));
+    t.finish(&a, &Err("broken".to_owned()), None, 1_000);
     let pick = t.pick(&a, 1_050, Policies::default);
     assert_eq!((version(&pick), pick.1), (Some(1), false));
     let pick = t.pick(&a, 1_100, Policies::default);
     assert_eq!((version(&pick), pick.1), (Some(1), true));
-    t.finish(&a, &Ok(Some(loaded(2, 10))), (None, 1_200));
+    t.finish(&a, &Ok(Some(loaded(2, 10))), None, 1_200);
     let pick = t.pick(&a, 9_000, Policies::default);
     assert_eq!(
         (version(&pick), pick.1),
@@ -158,7 +158,7 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
     let heads = || policies(&["a", "b", "c"]);
     let load = |t: &mut AdapterTable, name: &str| {
         t.pick(&scope(name), 0, heads);
-        t.finish(&scope(name), &Ok(Some(loaded(1, 10))), (None, 0));
+        t.finish(&scope(name), &Ok(Some(loaded(1, 10))), None, 0);
     };
     load(&mut t, "a");
     let held = match t.pick(&scope("a"), 0, heads).0 {
@@ -172,7 +172,7 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
     assert_eq!(held.version(), PolicyVersion(1));
     // An older version counts as long as a request uses it.
     t.announce(&scope("a"));
-    t.finish(&scope("a"), &Ok(Some(loaded(2, 10))), (None, 0));
+    t.finish(&scope("a"), &Ok(Some(loaded(2, 10))), None, 0);
     assert_eq!(
         t.resident().0,
         2,
@@ -186,28 +186,28 @@ fn the_longest_unused_goes_and_what_is_in_use_stays() {
 #[test]
 fn what_is_used_or_on_its_way_is_held() {
     let mut t = table(1_000, 10);
-    assert_eq!(t.held(), (0, 0));
+    assert_eq!(t.pinned_bytes(), (0, 0));
     let a = scope("a");
     t.pick(&a, 0, || policies(&["a"]));
-    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
-    assert_eq!(t.held(), (0, 10));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
+    assert_eq!(t.pinned_bytes(), (0, 10));
     let pick = t.pick(&a, 0, Policies::default);
-    assert_eq!(t.held(), (10, 10));
+    assert_eq!(t.pinned_bytes(), (10, 10));
     t.announce(&a);
-    t.finish(&a, &Ok(Some(loaded(2, 30))), (None, 0));
-    assert_eq!(t.held(), (10, 30), "an older version");
+    t.finish(&a, &Ok(Some(loaded(2, 30))), None, 0);
+    assert_eq!(t.pinned_bytes(), (10, 30), "an older version");
     drop(pick);
-    assert_eq!(t.held(), (0, 30));
+    assert_eq!(t.pinned_bytes(), (0, 30));
     t.announce(&a);
-    assert_eq!(t.held(), (0, 30), "it can go if it must");
+    assert_eq!(t.pinned_bytes(), (0, 30), "it can go if it must");
     t.expect((1, 5));
-    assert_eq!(t.held(), (5, 30));
+    assert_eq!(t.pinned_bytes(), (5, 30));
     // What serves nobody new tells the size of others as well, as long as somebody uses it.
     let pick = t.pick(&a, 0, Policies::default);
     t.discard(&Wanted::Newest(a.clone()), Digest([2; 32]));
-    assert_eq!(t.held(), (35, 30));
+    assert_eq!(t.pinned_bytes(), (35, 30));
     drop(pick);
-    assert_eq!(t.held(), (5, 0));
+    assert_eq!(t.pinned_bytes(), (5, 0));
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn what_a_trial_is_measured_against_stays_until_it_is_over() {
     let mut t = table(1_000, 10);
     let (a, proven) = (scope("a"), policy("a", 1));
     t.pick(&a, 0, || policies(&["a"]));
-    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
     t.announce(&a);
-    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    t.finish(&a, &Ok(Some(loaded(2, 10))), Some(&proven), 0);
     assert_eq!(version(&t.pick(&a, 0, Policies::default)), Some(2));
     let pick = t.pick_exact(&proven, 0);
     assert_eq!(
@@ -249,7 +249,7 @@ fn what_a_trial_is_measured_against_stays_until_it_is_over() {
     assert_eq!(t.resident(), (2, 20));
     // Another one on trial against the same leaves it where it is.
     t.announce(&a);
-    t.finish(&a, &Ok(Some(loaded(3, 10))), (Some(&proven), 0));
+    t.finish(&a, &Ok(Some(loaded(3, 10))), Some(&proven), 0);
     t.drop_retired();
     assert_eq!(t.resident(), (2, 20));
     t.let_go(&proven);
@@ -271,15 +271,15 @@ fn what_is_kept_beside_a_trial_counts_once_and_goes_when_memory_is_short() {
     // It was asked for by name before it became the newest in memory.
     assert!(t.pick_exact(&proven, 0).1);
     t.pick(&a, 0, || policies(&["a"]));
-    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
-    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
+    t.finish(&a, &Ok(Some(loaded(2, 10))), Some(&proven), 0);
     let kept = t.exact(&proven).unwrap();
     t.finish_exact(&proven, &Err("broken".to_owned()), 0);
     t.finish_exact(&proven, &Ok(Some(loaded(1, 10))), 0);
     assert_eq!(t.resident(), (2, 20));
     drop(kept);
     t.pick(&scope("b"), 0, || policies(&["b"]));
-    t.finish(&scope("b"), &Ok(Some(loaded(1, 10))), (None, 0));
+    t.finish(&scope("b"), &Ok(Some(loaded(1, 10))), None, 0);
     assert_eq!(t.resident(), (2, 20), "the longest unused of them went");
     assert!(t.exact(&proven).is_none());
     assert!(t.serving(&a).is_some() && t.serving(&scope("b")).is_some());
@@ -290,8 +290,8 @@ fn what_a_trial_moved_aside_is_taken_out_where_it_is_unfit() {
     let mut t = table(1_000, 10);
     let (a, proven) = (scope("a"), policy("a", 1));
     t.pick(&a, 0, || policies(&["a"]));
-    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
-    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
+    t.finish(&a, &Ok(Some(loaded(2, 10))), Some(&proven), 0);
     // It was loaded as the newest of its scope, and is proven as that.
     assert!(t.discard(&Wanted::Newest(a.clone()), proven.digest));
     assert!(t.exact(&proven).is_none() && t.serving(&a).is_some());
@@ -316,7 +316,7 @@ fn a_load_that_failed_is_not_tried_at_every_ask() {
     let heads = || policies(&["a"]);
     let (a, exact) = (scope("a"), policy("a", 7));
     assert!(t.pick(&a, 0, heads).1 && t.pick_exact(&exact, 0).1);
-    t.finish(&a, &Err("broken".to_owned()), (None, 50));
+    t.finish(&a, &Err("broken".to_owned()), None, 50);
     t.finish_exact(&exact, &Err("broken".to_owned()), 50);
     for now_ms in [50, 149] {
         assert!(failed(&t.pick(&a, now_ms, heads)));
@@ -329,13 +329,13 @@ fn a_load_that_failed_is_not_tried_at_every_ask() {
     t.finish_exact(&exact, &Ok(Some(loaded(7, 10))), 160);
     assert_eq!(version(&t.pick_exact(&exact, 161)), Some(7));
     // A newer version that is announced is loaded, whatever the one before did.
-    t.finish(&a, &Err("broken".to_owned()), (None, 160));
+    t.finish(&a, &Err("broken".to_owned()), None, 160);
     assert!(t.announce(&a));
     assert!(matches!(t.pick(&a, 161, heads), (Pick::Wait, false)));
     t.give_up(&Wanted::Newest(a.clone()));
     assert!(matches!(t.pick(&a, 161, heads), (Pick::Wait, true)));
     assert!(!t.announce(&a), "one load at a time");
-    let changed = t.finish(&a, &Err("broken".to_owned()), (None, 170));
+    let changed = t.finish(&a, &Err("broken".to_owned()), None, 170);
     assert!(changed.load, "of the newer one");
     t.give_up(&Wanted::Newest(a.clone()));
     assert!(matches!(t.pick(&a, 170, heads), (Pick::Wait, true)));
@@ -348,9 +348,9 @@ fn what_failed_once_and_was_kept_since_counts() {
     assert!(t.pick_exact(&proven, 0).1);
     t.finish_exact(&proven, &Err("broken".to_owned()), 0);
     assert!(t.pick(&a, 0, || policies(&["a"])).1);
-    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
     t.announce(&a);
-    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    t.finish(&a, &Ok(Some(loaded(2, 10))), Some(&proven), 0);
     // More than are remembered, all of which failed.
     for n in 0..=EXACT_MAX as u64 {
         let other = policy("b", n);
@@ -371,7 +371,7 @@ fn the_longest_unused_goes_first_however_it_was_asked_for() {
     t.finish_exact(&named, &Ok(Some(loaded(7, 10))), 0);
     for scope in [&a, &b] {
         assert!(t.pick(scope, 0, heads).1);
-        t.finish(scope, &Ok(Some(loaded(1, 10))), (None, 0));
+        t.finish(scope, &Ok(Some(loaded(1, 10))), None, 0);
     }
     // By name, but what serves: this keeps it, too.
     assert_eq!(version(&t.pick_exact(&named, 0)), Some(7));
@@ -388,9 +388,9 @@ fn what_was_withdrawn_is_gone_however_it_was_asked_for() {
     let (a, proven) = (scope("a"), policy("a", 1));
     let tainted = [1, 2].map(PolicyVersion);
     t.pick(&a, 0, || policies(&["a"]));
-    t.finish(&a, &Ok(Some(loaded(1, 10))), (None, 0));
+    t.finish(&a, &Ok(Some(loaded(1, 10))), None, 0);
     // Beside a trial, in use, being loaded, and failed.
-    t.finish(&a, &Ok(Some(loaded(2, 10))), (Some(&proven), 0));
+    t.finish(&a, &Ok(Some(loaded(2, 10))), Some(&proven), 0);
     let used = t.pick(&a, 0, Policies::default);
     assert!(t.pick_exact(&policy("a", 3), 0).1 && t.pick_exact(&policy("b", 1), 0).1);
     t.finish_exact(&policy("b", 1), &Ok(Some(loaded(1, 10))), 0);
@@ -414,11 +414,11 @@ fn what_was_withdrawn_is_gone_however_it_was_asked_for() {
     ));
     // While a newer one is on its way, who waits waits for that.
     assert!(!t.announce(&a));
-    t.finish(&a, &Err("broken".to_owned()), (None, 0));
+    t.finish(&a, &Err("broken".to_owned()), None, 0);
     assert!(t.serving(&a).is_none());
-    t.finish(&a, &Err("broken".to_owned()), (None, 0));
+    t.finish(&a, &Err("broken".to_owned()), None, 0);
     assert_eq!(version(&t.pick(&a, 0, Policies::default)), Some(0));
-    t.finish(&a, &Ok(Some(loaded(4, 10))), (None, 0));
+    t.finish(&a, &Ok(Some(loaded(4, 10))), None, 0);
     assert_eq!(version(&t.pick(&a, 0, Policies::default)), Some(4));
     t.drop_retired();
     assert_eq!(t.resident(), (2, 20));
@@ -506,7 +506,7 @@ impl Played {
                 let result = v.map_or(broken, |v| self.load(v));
                 let (s, before) = (scope(&name(s)), v.unwrap_or(1).saturating_sub(1));
                 let proven = trial.then(|| policy(s.parts().unwrap().0, before));
-                self.table.finish(&s, &result, (proven.as_ref(), 0));
+                self.table.finish(&s, &result, proven.as_ref(), 0);
                 drop(result);
                 self.held.extend(self.table.hand_out(&s));
             }
@@ -556,11 +556,11 @@ impl Played {
         used.dedup_by_key(|loaded| Arc::as_ptr(loaded));
         let used = used.iter().map(|loaded| loaded.bytes).sum::<u64>();
         let t = &mut self.table;
-        let coming = t.shelf.coming;
+        let coming = t.cache.coming;
         let resident = (sizes.len() + coming.0, sizes.iter().sum::<u64>() + coming.1);
         assert_eq!(t.resident(), resident);
         let largest = sizes.iter().max().copied().unwrap_or(0);
-        assert_eq!(t.held(), (used + coming.1, largest));
+        assert_eq!(t.pinned_bytes(), (used + coming.1, largest));
         // Every scope is in line to be forgotten, and nothing else is.
         let mut order: Vec<_> = t.known.iter().map(|(s, known)| (known.used, s)).collect();
         order.sort_unstable();
@@ -581,6 +581,6 @@ proptest! {
         played.table.drop_retired();
         played.check();
         played.table.make_room(40);
-        assert_eq!(played.table.resident(), played.table.shelf.coming);
+        assert_eq!(played.table.resident(), played.table.cache.coming);
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::support::{World, adapter, ask, model_config, prompt, read, scope, until};
 use crate::Backend;
 use crate::adapters::Wanted;
-use crate::engine::{Command, ROOM};
+use crate::engine::{Command, NAME};
 
 type Files = Vec<(String, Vec<u8>)>;
 
@@ -68,7 +68,7 @@ fn every_damage_is_caught_within_one_publish() {
         version += 1;
         publish(&world, version, (files, named));
         let named = format!("version {version} (");
-        let last_error = || world.board.snapshot()[ROOM].last_error.clone();
+        let last_error = || world.registry.snapshot()[NAME].last_error.clone();
         until(what, || {
             last_error().is_some_and(|error| error.contains(&named))
         });
@@ -155,7 +155,7 @@ fn what_turns_out_to_be_something_else_is_taken_out_of_service() {
     assert!(matches!(failed, ServeError::Adapter(_)), "{failed}");
     assert_eq!(world.complete(ask(&prompt(40, 1), 1, 1)).cached, 0);
     assert_eq!(world.complete(ask(&prompt(40, 1), 1, 1)).cached, 32);
-    let error = world.board.snapshot()[ROOM].last_error.clone().unwrap();
+    let error = world.registry.snapshot()[NAME].last_error.clone().unwrap();
     assert!(error.contains("not served any more"), "{error}");
     // Where the files are gone as well, nothing else is served in its name.
     world.blobs.remove(&blob).unwrap();

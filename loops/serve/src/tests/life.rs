@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hone_checkpoint::ModelConfig;
 use hone_domain::{Ask, Collect, Delta, Origin, Reason, ServeError, StopReason};
-use hone_runtime::{RoomState, SystemClock};
+use hone_runtime::{LoopPhase, SystemClock};
 
 use super::support::{World, adapter, ask, model_config, prompt, read, until};
 use crate::{Backend, Config, NullBackend, NullCompletion};
@@ -339,11 +339,11 @@ fn a_step_that_panics_costs_its_own_requests_only() {
         world.engine.ask(endless(3)),
         Err(ServeError::Internal(_) | ServeError::Stopping)
     ));
-    until("the board", || {
-        world.board.snapshot()["serve"].state == RoomState::Stopped
+    until("the registry", || {
+        world.registry.snapshot()["serve"].state == LoopPhase::Stopped
     });
     assert!(
-        world.board.snapshot()["serve"]
+        world.registry.snapshot()["serve"]
             .last_error
             .clone()
             .unwrap()
@@ -361,7 +361,7 @@ fn stopping_finishes_what_is_under_way_until_the_deadline() {
         world.engine.ask(endless(1)).unwrap_err(),
         ServeError::Stopping
     );
-    assert_eq!(world.board.snapshot()["serve"].state, RoomState::Stopped);
+    assert_eq!(world.registry.snapshot()["serve"].state, LoopPhase::Stopped);
     let world = World::new();
     let long = world.ask(endless(1));
     world.engine.stop(Duration::ZERO);
@@ -373,11 +373,11 @@ fn stopping_finishes_what_is_under_way_until_the_deadline() {
 fn a_switched_off_engine_holds_its_line() {
     let world = World::new();
     world.complete(ask(&prompt(9, 1), 3, 1));
-    let switch = world.board.switch("serve").unwrap();
+    let switch = world.registry.switch("serve").unwrap();
     switch.pause(true);
     let mut held = world.ask(ask(&prompt(9, 2), 3, 2));
-    until("the board", || {
-        world.board.snapshot()["serve"].state == RoomState::Paused
+    until("the registry", || {
+        world.registry.snapshot()["serve"].state == LoopPhase::Paused
     });
     assert!(held.deltas.try_recv().is_err(), "nothing is computed");
     assert_eq!(world.engine.stats().waiting, 1);

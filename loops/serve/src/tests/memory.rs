@@ -9,7 +9,7 @@ use hone_cuda::Driver;
 use hone_cuda_emulator::Emulator;
 use hone_domain::{Ask, ServeError};
 use hone_nn::Adapter;
-use hone_runtime::RoomState;
+use hone_runtime::LoopPhase;
 
 use super::support::{World, ask, model_config, prompt, read, scope, until};
 use crate::{Backend, Config};
@@ -178,10 +178,10 @@ fn a_device_that_goes_on_failing_ends_the_engine() {
     assert!(matches!(error, ServeError::Internal(_)), "{error:?}");
     assert!(!world.engine.is_live());
     assert_eq!(world.engine.stats().step_failures_total, 3);
-    until("the board", || {
-        world.board.snapshot()["serve"].state == RoomState::Stopped
+    until("the registry", || {
+        world.registry.snapshot()["serve"].state == LoopPhase::Stopped
     });
-    let told = world.board.snapshot()["serve"].last_error.clone();
+    let told = world.registry.snapshot()["serve"].last_error.clone();
     assert!(
         told.as_ref()
             .is_some_and(|e| e.contains("has stopped working")),

@@ -1,4 +1,4 @@
-//! The engine from its own door, on tiny random models and without files.
+//! The engine from its own entry, on tiny random models and without files.
 
 mod drafting;
 mod experts;

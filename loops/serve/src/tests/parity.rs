@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hone_checkpoint::ModelConfig;
 use hone_domain::{Ask, PolicyChoice, Sampling, Token, Turn};
-use hone_kernels::{Arithmetic, Executor, WeightFormat};
+use hone_kernels::{ComputeType, Executor, WeightFormat};
 use hone_nn::{Adapter, KvFormat, KvPool, Model, Weights, score};
 use proptest::prelude::*;
 
@@ -262,7 +262,7 @@ fn equal_prompts_at_the_same_time_are_computed_once() {
 
 /// All of them, of whom nobody begins before all have come.
 fn together(world: &World, asks: Vec<Ask>) -> Vec<Said> {
-    let switch = || world.board.switch(crate::engine::ROOM);
+    let switch = || world.registry.switch(crate::engine::NAME);
     super::support::until("the engine", || switch().is_some());
     let switch = switch().unwrap();
     switch.pause(true);
@@ -351,20 +351,20 @@ fn pausing_and_computing_again_changes_nothing() {
 }
 
 /// A model as it is served: how its matrices are kept and computed, and its keys and values.
-type Kind = (WeightFormat, Arithmetic, KvFormat);
+type Kind = (WeightFormat, ComputeType, KvFormat);
 
 const KINDS: [Kind; 5] = [
-    (WeightFormat::F32, Arithmetic::F32, KvFormat::F32),
-    (WeightFormat::Bf16, Arithmetic::Bf16, KvFormat::F16),
-    (WeightFormat::Q8, Arithmetic::Int8, KvFormat::F16),
-    (WeightFormat::Q4, Arithmetic::Int8, KvFormat::F16),
-    (WeightFormat::Q8, Arithmetic::Bf16, KvFormat::F32),
+    (WeightFormat::F32, ComputeType::F32, KvFormat::F32),
+    (WeightFormat::Bf16, ComputeType::Bf16, KvFormat::F16),
+    (WeightFormat::Q8, ComputeType::Int8, KvFormat::F16),
+    (WeightFormat::Q4, ComputeType::Int8, KvFormat::F16),
+    (WeightFormat::Q8, ComputeType::Bf16, KvFormat::F32),
 ];
 
-fn kind_of(shape: ModelConfig, (format, arithmetic, kv): Kind) -> Model {
+fn kind_of(shape: ModelConfig, (format, compute_type, kv): Kind) -> Model {
     let weights = Weights::random(&shape, 42).into_format(format);
     let model = Model::new(shape, weights);
-    model.computed_by(arithmetic).with_kv(kv)
+    model.with_compute_type(compute_type).with_kv(kv)
 }
 
 /// What happens around requests.

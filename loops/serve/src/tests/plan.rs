@@ -618,7 +618,7 @@ impl World {
             warming.give_back(&mut self.pool);
             self.pool.retire(old);
             self.warming = None;
-        } else if let Some(row) = warming.take_row(&mut self.pool, (most, room)) {
+        } else if let Some(row) = warming.take_row(&mut self.pool, most, room) {
             assert!((1..=most).contains(&row.tokens.len()));
             self.warmed += row.tokens.len();
             self.continued += usize::from(row.start % BLOCK_TOKENS > 0);

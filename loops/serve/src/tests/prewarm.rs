@@ -46,7 +46,7 @@ fn between_steps(world: &World) {
     };
     world.engine.commands.send(command).unwrap();
     until("the step to be counted", || {
-        let last = world.board.snapshot()["serve"].last_error.clone();
+        let last = world.registry.snapshot()["serve"].last_error.clone();
         last.is_some_and(|last| last.contains(&error))
     });
 }
@@ -116,7 +116,7 @@ fn what_finds_no_place_leaves_nothing_in_use() {
     }
     let mut warming = warming(3);
     assert!(!warming.is_done(&pool));
-    assert!(warming.take_row(&mut pool, (BLOCK_TOKENS, 1)).is_none());
+    assert!(warming.take_row(&mut pool, BLOCK_TOKENS, 1).is_none());
     assert_eq!((pool.available(), pool.idle()), (2, 2));
 }
 
@@ -127,13 +127,13 @@ fn a_block_may_take_several_steps() {
     let mut warming = warming(3);
     let mut seen = Vec::new();
     while !warming.is_done(&pool) {
-        let row = warming.take_row(&mut pool, (12, 4)).unwrap();
+        let row = warming.take_row(&mut pool, 12, 4).unwrap();
         seen.push((row.start, row.tokens.len(), row.table.len()));
         warming.keep(row, &mut pool);
         let held = usize::from(warming.held().is_some());
         assert_eq!(pool.available(), 4 - held);
         // A step without room for it changes nothing.
-        assert!(warming.take_row(&mut pool, (0, 4)).is_none());
+        assert!(warming.take_row(&mut pool, 0, 4).is_none());
         assert_eq!(pool.available(), 4 - held);
         if seen.len() == 5 {
             // Somebody needs it: its first tokens are computed again.
@@ -148,7 +148,7 @@ fn a_block_may_take_several_steps() {
     // Enough for more than a block ends with one.
     let mut warming = self::warming(4);
     assert!(!warming.is_done(&pool));
-    let row = warming.take_row(&mut pool, (80, 4)).unwrap();
+    let row = warming.take_row(&mut pool, 80, 4).unwrap();
     assert_eq!((row.start, row.tokens.len()), (96, 32));
 }
 

@@ -13,7 +13,7 @@ use hone_domain::{
 };
 use hone_kernels::Executor;
 use hone_nn::{Adapter, DeviceModel, Model, peft};
-use hone_runtime::{Board, Latest, SystemClock};
+use hone_runtime::{Latest, StatusRegistry, SystemClock};
 use hone_text::tokenizer::Tokenizer;
 use serde_json::json;
 use uuid::Uuid;
@@ -175,7 +175,7 @@ pub(crate) struct World {
     pub(crate) model: Arc<Model>,
     pub(crate) blobs: Arc<MemoryBlobs>,
     pub(crate) policies: Latest<Policies>,
-    pub(crate) board: Board,
+    pub(crate) registry: StatusRegistry,
 }
 
 impl World {
@@ -222,7 +222,7 @@ impl World {
         let device = device.cloned().map(|driver| -> Arc<dyn DeviceModel> {
             Device::load(driver, Arc::clone(&model), &executor, &mut |_, _| {}).unwrap()
         });
-        let (blobs, board) = (Arc::new(MemoryBlobs::default()), Board::new());
+        let (blobs, registry) = (Arc::new(MemoryBlobs::default()), StatusRegistry::new());
         let policies = Latest::new(Policies::default());
         let ctx = ServeCtx {
             model: Arc::clone(&model),
@@ -234,7 +234,7 @@ impl World {
             policies: policies.reader(),
             clock: Arc::new(SystemClock::default()),
             config,
-            board: board.clone(),
+            registry: registry.clone(),
         };
         let engine = Engine::start(ctx)?;
         Ok(Self {
@@ -242,7 +242,7 @@ impl World {
             model,
             blobs,
             policies,
-            board,
+            registry,
         })
     }
 

@@ -9,7 +9,7 @@ use hone_domain::{Ask, BlobKey, Blobs, Digest, PolicyChoice, PolicyVersion, Serv
 use hone_nn::KvPool;
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, until};
-use crate::engine::ROOM;
+use crate::engine::NAME;
 use crate::{Backend, Config};
 
 const SWAPS: u64 = 200;
@@ -199,7 +199,7 @@ fn a_request_that_waits_is_not_given_a_trial_that_is_not_its_sessions() {
     let world = World::new();
     world.publish("a", 1, &adapter(&world.model.config, 1));
     world.complete(ask(&prompt(20, 1), 1, 1));
-    let switch = world.board.switch(ROOM).unwrap();
+    let switch = world.registry.switch(NAME).unwrap();
     switch.pause(true);
     let answer = world.ask(ask(&prompt(20, 1), 1, 1));
     world.try_out("a", 2, &adapter(&world.model.config, 2));
@@ -248,7 +248,7 @@ fn a_damaged_or_missing_version_leaves_the_older_one_serving() {
     );
     // It is counted first and told then.
     until("the damage to be told", || {
-        let last = world.board.snapshot()["serve"].last_error.clone();
+        let last = world.registry.snapshot()["serve"].last_error.clone();
         last.is_some_and(|error| error.contains("version 4"))
     });
     world.publish("a", 5, &adapter(&world.model.config, 2));
@@ -337,7 +337,7 @@ fn requests_that_arrive_together_keep_their_adapters_to_the_byte_budget() {
     let missing = BlobKey::new("adapters/missing").unwrap();
     world.announce("never", 1, (Digest([1; 32]), missing));
     world.complete(of("a"));
-    let switch = world.board.switch(ROOM).unwrap();
+    let switch = world.registry.switch(NAME).unwrap();
     switch.pause(true);
     let resident = world.ask(of("a"));
     let answers: Vec<_> = (0..SCOPES).map(|n| world.ask(of(&name(n)))).collect();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Ask, CallStyle, Delta, Form, Grammar, Listening, StopReason};
+use hone_domain::{Ask, CallStyle, Delta, Form, Grammar, OutputFormat, StopReason};
 
 use super::support::{World, ask, prompt, tokenizer};
 use crate::Backend;
@@ -124,9 +124,9 @@ fn calls(seed: u64) -> (Ask, &'static str) {
     let grammar = format!("start: \"{quoted}\" /[ab]{{30}}/");
     let mut wanted = ask(&prompt(9, seed), 120, seed);
     wanted.form = Some(Form::Whole(Grammar(Arc::from(grammar))));
-    wanted.stop.listening = Listening {
+    wanted.stop.output_format = OutputFormat {
         calls: Some(CallStyle::Tags),
-        ..Listening::default()
+        ..OutputFormat::default()
     };
     (wanted, CALL)
 }
@@ -147,7 +147,7 @@ fn a_call_is_not_cut_and_the_only_one_is_the_end() {
         assert_eq!(cut.text, format!("{call}{expected}"));
         behind += usize::from(cut.stop == StopReason::StopString);
         let (mut wanted, _) = calls(seed);
-        wanted.stop.listening.single = true;
+        wanted.stop.output_format.single = true;
         let single = world.complete(wanted);
         assert_eq!(
             (single.text.as_str(), single.stop),

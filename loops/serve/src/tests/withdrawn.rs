@@ -11,7 +11,7 @@ use hone_nn::Adapter;
 use super::support::{World, adapter, ask, prompt, read, scope, until};
 use crate::Backend;
 use crate::adapters::{Loaded, Wanted};
-use crate::engine::{Command, ROOM};
+use crate::engine::{Command, NAME};
 
 const TAINTED: PolicyVersion = PolicyVersion(2);
 
@@ -123,7 +123,7 @@ fn who_waits_does_not_begin_with_it() {
         policy: tainted.clone(),
         ..asked()
     };
-    let switch = world.board.switch(ROOM).unwrap();
+    let switch = world.registry.switch(NAME).unwrap();
     switch.pause(true);
     let (newest, named) = (world.ask(asked()), world.ask(by_name()));
     world.announce("a", 3, clean);

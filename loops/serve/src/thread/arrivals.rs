@@ -6,8 +6,8 @@ use std::time::Instant;
 use hone_domain::{Digest, Policy, PolicyChoice, PolicyVersion, Scope, ServeError, StopReason};
 
 use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted, withdrawn};
-use crate::engine::{Life, ROOM};
-use crate::loads::Room;
+use crate::engine::{Life, NAME};
+use crate::loads::LoadBudget;
 use crate::sequence::Sequence;
 use crate::thread::Core;
 
@@ -79,15 +79,15 @@ impl Core {
         }
         let now_ms = self.ctx.clock.now_ms();
         let stuck = loop {
-            let (held, largest) = self.table.held();
-            let room = Room {
+            let (pinned, largest) = self.table.pinned_bytes();
+            let budget = LoadBudget {
                 bytes_max: self.ctx.config.adapter_bytes_max,
-                held,
+                pinned,
                 largest,
                 parallel: self.ctx.config.loads_parallel_max,
                 now_ms,
             };
-            let Some(wanted) = self.loads.next(&room) else {
+            let Some(wanted) = self.loads.next(&budget) else {
                 break self.loads.is_stuck(now_ms).then_some(largest);
             };
             self.table.make_room(self.loads.coming(largest));
@@ -106,7 +106,9 @@ impl Core {
             let error = "the thread that loads adapters is gone; the engine gives up";
             tracing::error!(error);
             let told = error.to_owned();
-            self.ctx.board.update(ROOM, |s| s.last_error = Some(told));
+            self.ctx
+                .registry
+                .update(NAME, |s| s.last_error = Some(told));
             self.ctx.shared.set_life(Life::Failed);
         }
     }
@@ -140,7 +142,7 @@ impl Core {
             Wanted::Newest(scope) => {
                 let policies = self.ctx.policies.get();
                 let proven = policies.trial(scope).map(|trial| &trial.proven);
-                self.table.finish(scope, result, (proven, now_ms))
+                self.table.finish(scope, result, proven, now_ms)
             }
             Wanted::Exact(policy) => {
                 self.table.finish_exact(policy, result, now_ms);
@@ -159,8 +161,8 @@ impl Core {
             self.ctx.shared.counters.swap_failures.fetch_add(1, Relaxed);
             tracing::warn!(error, "an adapter could not be loaded");
             self.ctx
-                .board
-                .update(ROOM, |s| s.last_error = Some(format!("adapter {error}")));
+                .registry
+                .update(NAME, |s| s.last_error = Some(format!("adapter {error}")));
         }
         if changed.load {
             self.load(wanted.clone());
@@ -171,8 +173,8 @@ impl Core {
     /// A loaded adapter is not what was published: it is taken out of service. What it said so far of
     /// requests under way is wrong, and so is what it left in the cache: those fail, and nobody finds that
     /// again. Requests that have not begun wait for the sound one.
-    pub(super) fn unfit(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
-        self.give_up_warming(wanted, (digest, error));
+    pub(super) fn unfit(&mut self, wanted: &Wanted, digest: Digest, error: &str) {
+        self.give_up_warming(wanted, digest, error);
         let was_served = self.table.discard(wanted, digest);
         self.pool.retire(self.root_of(wanted.scope(), Some(digest)));
         self.damages.note(digest);
@@ -194,7 +196,9 @@ impl Core {
             "a served adapter is not what was published"
         );
         let text = format!("adapter {error}; it is not served any more");
-        self.ctx.board.update(ROOM, |s| s.last_error = Some(text));
+        self.ctx
+            .registry
+            .update(NAME, |s| s.last_error = Some(text));
         self.count_adapters();
     }
 
@@ -312,18 +316,18 @@ mod tests {
     use hone_domain::Scope;
     use hone_kernels::Executor;
     use hone_nn::Runner;
-    use hone_runtime::{Board, SystemClock};
+    use hone_runtime::{StatusRegistry, SystemClock};
 
     use crate::Config;
     use crate::adapters::Wanted;
-    use crate::engine::{Life, ROOM};
+    use crate::engine::{Life, NAME};
     use crate::tests::support::World;
     use crate::thread::{Core, CoreCtx};
 
     #[test]
     fn without_a_loader_the_engine_gives_up() {
         let world = World::new();
-        let (shared, board) = (Arc::clone(&world.engine.shared), Board::new());
+        let (shared, registry) = (Arc::clone(&world.engine.shared), StatusRegistry::new());
         let (_commands, inbox) = std::sync::mpsc::channel();
         let (jobs, reader) = tokio::sync::mpsc::channel(1);
         let executor = Arc::new(Executor::new(1));
@@ -336,7 +340,7 @@ mod tests {
             policies: world.policies.reader(),
             clock: Arc::new(SystemClock::default()),
             config: Config::for_tests(),
-            board: board.clone(),
+            registry: registry.clone(),
             blocks_each: usize::MAX,
             inbox,
             jobs,
@@ -349,7 +353,7 @@ mod tests {
         core.load(Wanted::Newest(Scope::of("b", None)));
         core.begin_loads();
         assert_eq!(shared.live(), Life::Failed);
-        let told = board.snapshot()[ROOM].last_error.clone().unwrap();
+        let told = registry.snapshot()[NAME].last_error.clone().unwrap();
         assert!(told.contains("loads adapters is gone"), "{told}");
     }
 }

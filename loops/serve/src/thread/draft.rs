@@ -57,7 +57,7 @@ impl Core {
             }
         }
         if !drafting.who.is_empty() {
-            self.cut_drafts(&mut drafting, (rows, most));
+            self.cut_drafts(&mut drafting, rows, most);
         }
         self.drafting = drafting;
     }
@@ -71,7 +71,7 @@ impl Core {
     }
 
     /// Cuts the drafts to what pays.
-    fn cut_drafts(&mut self, drafting: &mut Drafting, (rows, most): (usize, usize)) {
+    fn cut_drafts(&mut self, drafting: &mut Drafting, rows: usize, most: usize) {
         let Drafting {
             cost,
             drafted,

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use hone_domain::{Delta, Digest, Policies, ServeError, StopReason};
 use hone_kernels::Executor;
 use hone_nn::{Model, Runner, blocks_out_of_sight};
-use hone_runtime::{Board, Clock, LatestReader, RoomState, Switch};
+use hone_runtime::{Clock, LatestReader, LoopPhase, StatusRegistry, Switch};
 use tokio::sync::mpsc;
 
 use crate::adapters::{AdapterTable, TableLimits, Wanted};
 use crate::config::Config;
 use crate::cost::StepCost;
-use crate::engine::{Command, Life, ROOM, Shared};
+use crate::engine::{Command, Life, NAME, Shared};
 use crate::fair::{Turns, Waiter};
 use crate::loads::Loads;
 use crate::plan::{Place, Plan, PlanScratch, View};
@@ -40,7 +40,7 @@ const HELD_LOOK: Duration = Duration::from_millis(2);
 const PARKED_LOOK: Duration = Duration::from_millis(50);
 /// Most adapters whose damages are told apart.
 const DAMAGES_MAX: usize = 1_024;
-/// Least time between two entries on the board while working.
+/// Least time between two entries in the status registry while working.
 const BOARD_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct CoreCtx {
@@ -52,7 +52,7 @@ pub(crate) struct CoreCtx {
     pub(crate) policies: LatestReader<Policies>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: Config,
-    pub(crate) board: Board,
+    pub(crate) registry: StatusRegistry,
     pub(crate) blocks_each: usize,
     pub(crate) inbox: Receiver<Command>,
     pub(crate) jobs: mpsc::Sender<Wanted>,
@@ -160,7 +160,7 @@ impl Core {
             scopes_max: ctx.config.scopes_known_max,
             retry_ms: i64::try_from(ctx.config.load_retry_ms).unwrap_or(i64::MAX / 2),
         };
-        let switch = ctx.board.enter(ROOM);
+        let switch = ctx.registry.enter(NAME);
         Self {
             switch,
             table: AdapterTable::new(limits),
@@ -200,7 +200,7 @@ impl Core {
 
     /// Until it is told to stop or has to give up.
     pub(crate) fn run(mut self) {
-        self.show(RoomState::Running);
+        self.show(LoopPhase::Running);
         while self.take_commands() {
             self.wait_until_free();
             self.drop_parked();
@@ -222,7 +222,7 @@ impl Core {
         self.leave();
     }
 
-    /// Stands still while its hands are held, as a step would that never ends. A stop goes first.
+    /// Stands still while its effects are held, as a step would that never ends. A stop goes first.
     fn wait_until_free(&self) {
         while self.switch.is_held() && self.ctx.shared.live() == Life::Running {
             std::thread::sleep(HELD_LOOK);
@@ -255,7 +255,7 @@ impl Core {
             return true;
         }
         self.show(if paused {
-            RoomState::Paused
+            LoopPhase::Paused
         } else {
             self.working_state()
         });
@@ -312,12 +312,12 @@ impl Core {
                 wanted,
                 digest,
                 error,
-            } => self.unfit(&wanted, (digest, &error)),
+            } => self.unfit(&wanted, digest, &error),
             Command::Unused => self.drop_retired(),
             Command::Stop(at) => {
                 self.stop_at = Some(at);
                 self.swap_all();
-                self.show(RoomState::Draining);
+                self.show(LoopPhase::Draining);
             }
         }
     }
@@ -390,7 +390,9 @@ impl Core {
             error,
             "the requests of this step fail; the others are computed again"
         );
-        self.ctx.board.update(ROOM, |s| s.last_error = Some(error));
+        self.ctx
+            .registry
+            .update(NAME, |s| s.last_error = Some(error));
         // Whatever the step left half-done is not trusted: all blocks are given up.
         self.pool = BlockPool::new(self.ctx.shared.kv_blocks);
         self.ctx.runner.reset();
@@ -440,16 +442,16 @@ impl Core {
         counters.kv_blocks_cached.store(self.pool.idle(), Relaxed);
     }
 
-    fn working_state(&self) -> RoomState {
+    fn working_state(&self) -> LoopPhase {
         if self.stop_at.is_some() {
-            RoomState::Draining
+            LoopPhase::Draining
         } else {
-            RoomState::Running
+            LoopPhase::Running
         }
     }
 
-    /// Writes its condition on the board.
-    fn show(&mut self, state: RoomState) {
+    /// Writes its condition in the status registry.
+    fn show(&mut self, state: LoopPhase) {
         self.board_at = Instant::now();
         let counters = &self.ctx.shared.counters;
         let (waiting, limit) = (counters.waiting.load(Relaxed), self.ctx.config.waiting_max);
@@ -476,7 +478,7 @@ impl Core {
             ),
         ];
         let (steps, running) = (self.step, self.running.len());
-        self.ctx.board.update(ROOM, |s| {
+        self.ctx.registry.update(NAME, |s| {
             s.state = state;
             if s.steps != steps {
                 s.last_step_ms = now_ms;
@@ -511,7 +513,7 @@ impl Core {
             .for_each(|sequence| self.fail(sequence, error()));
         self.ctx.shared.counters.running.store(0, Relaxed);
         self.ctx.shared.counters.waiting.store(0, Relaxed);
-        self.show(RoomState::Stopped);
+        self.show(LoopPhase::Stopped);
     }
 }
 

@@ -7,7 +7,7 @@ use hone_domain::{Delta, ServeError, StopReason};
 use hone_nn::DeviceError;
 use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
-use crate::engine::{Life, ROOM};
+use crate::engine::{Life, NAME};
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
@@ -90,7 +90,9 @@ impl Core {
     fn not_computed(&mut self, error: &DeviceError) {
         self.ctx.shared.counters.step_failures.fetch_add(1, Relaxed);
         let said = error.to_string();
-        self.ctx.board.update(ROOM, |s| s.last_error = Some(said));
+        self.ctx
+            .registry
+            .update(NAME, |s| s.last_error = Some(said));
         let rows = self.plan.rows.len();
         if !matches!(error, DeviceError::Memory { .. }) {
             self.failed_in_a_row += 1;
@@ -383,7 +385,7 @@ impl Core {
             let computed = tokens + drew.saturating_sub(1);
             let position = sequence.computed + computed;
             sequence.advance(computed, unseen_at(sight, position), pool);
-            note_drawn(sequence, (counters, now), drew);
+            note_drawn(sequence, counters, now, drew);
             sampled += drew as u64;
             let accepted = &counters.draft_tokens_accepted;
             accepted.fetch_add(right as u64, Relaxed);
@@ -399,7 +401,7 @@ impl Core {
         sampled += here.len() as u64;
         let with = (&ctx.shared.setup, &*ctx.executor);
         for (index, went) in draw_all(running, &here, with) {
-            note_drawn(&mut running[index], (counters, now), 1);
+            note_drawn(&mut running[index], counters, now, 1);
             ended.extend(went.transpose().map(|how| (index, how)));
         }
         counters.completion_tokens.fetch_add(sampled, Relaxed);
@@ -429,7 +431,7 @@ impl Core {
         let rows: Vec<(usize, &[f32])> = late.iter().map(|(at, row)| (*at, &**row)).collect();
         let with = (&self.ctx.shared.setup, &*self.ctx.executor);
         for (index, went) in draw_all(&mut self.running, &rows, with) {
-            note_drawn(&mut self.running[index], (counters, Instant::now()), 1);
+            note_drawn(&mut self.running[index], counters, Instant::now(), 1);
             self.ended.extend(went.transpose().map(|how| (index, how)));
         }
         self.remove_ended();
@@ -485,7 +487,7 @@ fn batch_of<'a>(
 }
 
 /// Measures how long each of so many tokens took that came together.
-fn note_drawn(sequence: &mut Sequence, (counters, now): (&Counters, Instant), tokens: usize) {
+fn note_drawn(sequence: &mut Sequence, counters: &Counters, now: Instant, tokens: usize) {
     if tokens == 0 {
         return;
     }

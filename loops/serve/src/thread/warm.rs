@@ -168,7 +168,7 @@ impl Core {
     }
 
     /// An adapter that is not what was published never gets to serve.
-    pub(super) fn give_up_warming(&mut self, wanted: &Wanted, (digest, error): (Digest, &str)) {
+    pub(super) fn give_up_warming(&mut self, wanted: &Wanted, digest: Digest, error: &str) {
         let unfit = |w: &Warming| w.wanted == *wanted && w.loaded.digest == digest;
         let at = self.warming.iter().position(unfit);
         if let Some(mut unfit) = at.and_then(|at| self.warming.remove(at)) {
@@ -232,7 +232,7 @@ impl Core {
         if warming.is_done(&self.pool) {
             return;
         }
-        self.warm = warming.take_row(&mut self.pool, (most, room));
+        self.warm = warming.take_row(&mut self.pool, most, room);
         let nothing_runs = self.running.is_empty() && self.waiting.is_empty();
         if self.warm.is_none() && nothing_runs {
             // There is no room even so; nobody is to wait for it.

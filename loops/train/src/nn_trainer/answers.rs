@@ -5,9 +5,9 @@ use hone_nn::DeviceError;
 use hone_nn::sample::{PlainDraw, SampleScratch, SamplingParams, TokenCounts, sample};
 use hone_nn::{Adapter, BLOCK_TOKENS, LogitsWanted, Runner, SeqInput};
 
-use super::NnParts;
+pub(super) use super::answer::Answer;
 use super::memo::{AnswerKey, Memo};
-use crate::probe::ProbeCompletion;
+use super::parts::NnParts;
 use crate::trainer::TrainError;
 
 /// Probes answered together.
@@ -37,23 +37,6 @@ impl Sequence<'_> {
             (&left[..CHUNK], false)
         } else {
             (left, true)
-        }
-    }
-}
-
-/// An answer.
-#[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) tokens: Vec<Token>,
-    /// The token that ended it; none where it was cut off.
-    pub(super) end: Option<Token>,
-}
-
-impl Answer {
-    pub(super) fn probe(self) -> ProbeCompletion {
-        ProbeCompletion {
-            tokens: self.tokens,
-            ended: self.end.is_some(),
         }
     }
 }

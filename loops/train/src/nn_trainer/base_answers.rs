@@ -4,7 +4,8 @@
 use hone_nn::{Control, Learner, SoftTargets, TrainRow, Under};
 
 use super::choose::Candidate;
-use super::context::{ANSWERS_MIN, Distilled, imitated};
+use super::context::ANSWERS_MIN;
+use super::distilled::{Distilled, imitated};
 use super::meter::KEPT_PROMPTS;
 use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
 use crate::gate::AtALoss;

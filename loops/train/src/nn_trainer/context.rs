@@ -15,20 +15,20 @@
 //! replaced by it.
 
 use hone_domain::{Message, Role, Token};
-use hone_nn::{Control, Learner, TokenLoss, TrainRow, Under};
+use hone_nn::{Control, Learner, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
-use super::choose::{Candidate, Unseen, best, fluent, part_unseen, wish_tokens};
+use super::choose::{Candidate, best, fluent, part_unseen, wish_tokens};
+pub(super) use super::distilled::{Distilled, imitated};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
 use super::telling::{Asks, Telling, Way, all_ways, best_ways, forms};
-use super::wishes::{behind, copies, echoes, framed, last_question, turn_of, wishes, words_of};
+use super::wishes::{behind, copies, echoes, framed, last_question, wishes, words_of};
 use super::{NnTrainer, TrainError, TrainJob, mean};
-use crate::gate::AtALoss;
 use crate::probe::is_looping;
 use crate::progress::Phase;
-use crate::trainer::{Lesson, WishTurns};
+use crate::trainer::Lesson;
 
 /// Longest instruction that is made of a person's words, in tokens.
 const REWRITE_TOKENS: usize = 32;
@@ -36,49 +36,6 @@ const REWRITE_TOKENS: usize = 32;
 pub(super) const ANSWERS_MIN: usize = 3;
 /// Nats per token below which an older wish opposes the answers to a newer one.
 const CONFLICT_NATS: f32 = -0.02;
-
-/// What a batch's words came to.
-#[derive(Debug, Default)]
-pub(super) struct Distilled {
-    /// Answers without the words, and the base model's own answers.
-    pub(super) rows: Vec<TrainRow>,
-    /// Of each row, which of its loss tokens do what the words ask.
-    pub(super) wish_tokens: Vec<Vec<usize>>,
-    /// Wishes that are followed, the newest first.
-    pub(super) wishes: Vec<String>,
-    /// Wishes that a newer one replaced.
-    pub(super) replaced: Vec<String>,
-    /// Answers that were sampled, those that repeated the words, and those that are imitated.
-    pub(super) sampled: usize,
-    pub(super) copied: usize,
-    pub(super) kept: usize,
-    /// Mean gain and relevance of what is imitated, in nats per token.
-    pub(super) gain: f32,
-    pub(super) relevance: f32,
-    /// Mean length of what the model answers that reads the words, in tokens.
-    pub(super) told_tokens: f32,
-    /// How sure the model is of its answers with the words and of its own without, where it is at a loss.
-    pub(super) at_a_loss: Option<AtALoss>,
-    /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
-    /// it, for the gate.
-    pub(super) unseen: Unseen,
-}
-
-impl Distilled {
-    /// The turns of its wishes.
-    pub(super) fn turns(&self, job: &TrainJob) -> WishTurns {
-        let turns = |wishes: &[String]| {
-            wishes
-                .iter()
-                .filter_map(|wish| turn_of(job, wish))
-                .collect()
-        };
-        WishTurns {
-            followed: turns(&self.wishes),
-            replaced: turns(&self.replaced),
-        }
-    }
-}
 
 /// A question to be answered.
 #[derive(Clone)]
@@ -102,16 +59,6 @@ fn spread(count: usize, start: usize, most: usize) -> impl Iterator<Item = usize
     let step = if count.is_multiple_of(step) { 1 } else { step };
     let begin = start % count.max(1);
     (0..most.min(count)).map(move |number| (begin + number * step) % count)
-}
-
-/// A prompt and what follows it, as a row that imitates what follows.
-pub(super) fn imitated(prompt: &[Token], said: &[Token]) -> TrainRow {
-    let tokens = [prompt, said].concat();
-    let loss = (prompt.len()..tokens.len()).map(TokenLoss::imitated);
-    TrainRow {
-        loss: loss.collect(),
-        tokens,
-    }
 }
 
 impl NnTrainer {

@@ -1,12 +1,15 @@
 //! The trainer on an emulated device: the kernels run on the processor.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use hone_checkpoint::ExpertsConfig;
 use hone_cuda::{Device, Driver};
 use hone_cuda_emulator::Emulator;
 use hone_domain::Turn;
 
 use super::tests::{adopt, config, job, parts, parts_with, sampled, some_experts};
+use super::trainer::adapter_config;
 use super::*;
 use crate::house::House;
 

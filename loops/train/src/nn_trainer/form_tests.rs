@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::tests::{adopt, config, job, parts, rises, sampled};
 use super::*;
+use crate::config::{AdapterForm, Config};
 use crate::house::House;
 use crate::trainer::Candidate;
 use hone_domain::checkpoint_key;

@@ -1,7 +1,9 @@
 //! Corrections are learned, hints are followed, and neither moves what it should not.
 #![allow(clippy::unwrap_used)]
 
-use hone_domain::{Message, Role, Turn};
+use std::sync::Arc;
+
+use hone_domain::{Message, Role, SamplePart, Token, Turn};
 use hone_nn::{Adapter, score};
 
 use super::lessons::hinted_prompt;

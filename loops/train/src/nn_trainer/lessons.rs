@@ -1,20 +1,17 @@
 //! Hints and corrections as tokens: rows to imitate, and what the served model would have said had
 //! it known the hint.
 
-use hone_domain::{Kept, Role, Token, TransitionId, Turn};
+use hone_domain::{SamplingMask, TransitionId};
 use hone_nn::{Control, Learner, LossKind, PerToken, StepError, TokenLoss, TopK, TrainRow, Under};
 
-use super::context::Distilled;
+use super::distilled::Distilled;
+pub(super) use super::hints::{hint_words, hinted_prompt};
 use super::rehearsal::Rehearsed;
-use super::{NnTrainer, TrainError, TrainJob, Wording};
+use super::{NnTrainer, TrainError, TrainJob};
 use crate::credit::follow;
 use crate::objective::{DistillForm, Teacher};
 use crate::retold::Retold;
 use crate::trainer::Lesson;
-
-/// Stands where a hint goes while the template is rendered: no chat template and no person writes
-/// this private character.
-const MARK: char = '\u{f8ff}';
 
 /// What a batch's lessons came to.
 #[derive(Debug, Default)]
@@ -41,24 +38,6 @@ struct Hinted {
     /// First of its loss tokens in the row.
     first: usize,
     teacher: TrainRow,
-}
-
-/// What the teacher reads of a hint: `train.learner.hint_template` with the hint in its place.
-pub fn hint_words(template: &str, hint: &str) -> String {
-    template.replace("{hint}", hint.trim())
-}
-
-/// The turn's prompt with `hint` at the end of the last user message, around the recorded tokens.
-/// None where the template's text behind that place is not what the prompt ends with.
-pub fn hinted_prompt(wording: &dyn Wording, turn: &Turn, hint: &str) -> Option<Vec<Token>> {
-    let mut messages = turn.messages.clone();
-    let asked = messages.iter_mut().rfind(|m| m.role == Role::User)?;
-    asked.content.push(MARK);
-    let text = wording.render(&messages).ok()?;
-    let (_, tail) = text.rsplit_once(MARK)?;
-    let tail = wording.encode(tail);
-    let head = turn.prompt_tokens.strip_suffix(tail.as_slice())?;
-    Some([head, &wording.encode(hint), &tail].concat())
 }
 
 impl NnTrainer {
@@ -270,7 +249,7 @@ impl NnTrainer {
 fn sampled(lesson: &Lesson) -> TrainRow {
     let turn = &lesson.turn;
     let start = turn.prompt_tokens.len();
-    let loss = |(i, kept): (usize, &Option<Kept>)| TokenLoss {
+    let loss = |(i, kept): (usize, &Option<SamplingMask>)| TokenLoss {
         temperature: turn.sampling.temperature,
         kept: kept.clone(),
         kind: LossKind::Taught,

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hone_domain::Token;
 use hone_nn::{Adapter, TrainRow};
 
-use super::answers::Answer;
+use super::answer::Answer;
 
 /// Most entries of each kind. The fullest job has about a quarter of that.
 const ENTRIES_MAX: usize = 2_048;

@@ -2,19 +2,25 @@
 //! exactly, and what would collapse is refused.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use hone_checkpoint::{
-    ExpertsConfig, Family, LoadError, ModelConfig, NamedTensor, StoredDtype, TensorSource,
+    AdapterConfig, ExpertsConfig, Family, LoadError, ModelConfig, NamedTensor, StoredDtype,
+    TensorSource,
 };
 use hone_domain::{
-    Completion, Fate, Kept, Message, Policy, PolicyVersion, Reason, Role, Scope, StopReason, Turn,
-    VersionSpan,
+    Blobs, Completion, Fate, Message, Policy, PolicyVersion, Reason, Role, SamplingMask, Scope,
+    StopReason, Token, Turn, VersionSpan,
 };
-use hone_kernels::TensorData;
+use hone_kernels::{Executor, TensorData};
 use hone_ledger::Ledger;
 use hone_nn::sample::{SampleScratch, SamplingParams, TokenCounts, sample};
-use hone_nn::{Adapter, BLOCK_TOKENS, KvPool, LogitsWanted, Scratch, SeqInput, Weights, forward};
+use hone_nn::{
+    Adapter, BLOCK_TOKENS, KvPool, LogitsWanted, Model, Scratch, SeqInput, Weights, forward,
+};
 
 use super::*;
+use crate::config::Config;
 use crate::credit::Method;
 use crate::house::House;
 use crate::pack::{CreditedTurn, pack};
@@ -196,7 +202,7 @@ fn complete(
         tokens.push(drawn.token);
         behavior.push(drawn.behavior_logprob);
         raw.push(drawn.raw_logprob);
-        kept.push(drawn.kept.map(Kept::from));
+        kept.push(drawn.kept.map(SamplingMask::from));
         experts.extend_from_slice(row.experts(0));
     }
     let stop = if tokens.last() == Some(&END) {
@@ -257,7 +263,10 @@ impl Arm {
         }
         let mean = turns.iter().map(|(_, score)| score).sum::<f32>() / 16.0;
         self.house.judge(&turns).await;
-        self.running.wakes.send(hone_runtime::Wake).ok();
+        self.running
+            .notifications
+            .send(hone_runtime::Notification)
+            .ok();
         self.house.until_settled(0).await;
         self.house
             .until(0, || async { self.house.number("job_under_way") == 0.0 })
@@ -308,7 +317,7 @@ pub(super) async fn rises(config: Config) -> House {
     assert!(
         house.number("versions_total") >= 20.0,
         "{:?}",
-        house.board.snapshot()
+        house.registry.snapshot()
     );
     assert!(house.number("parity_tokens_total") > 24.0 * 16.0);
     assert_eq!(house.number("parity_mismatches"), 0.0);

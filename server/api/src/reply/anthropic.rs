@@ -7,14 +7,14 @@ use hone_domain::{CALL_CLOSE, Called, Part, StopReason, TurnId};
 use serde_json::{Value, json};
 
 use super::openai::pieces;
-use super::{Begun, Events, Frame, Merged, Teller, add, gather};
+use super::{Begun, Events, Frame, Merged, StreamEncoder, add, gather};
 use crate::anthropic::MessagesErrorBody;
 use crate::error::ApiError;
 use crate::sse;
 use hone_api_types::replies::HoneNote;
 use hone_inference::{Ended, Piece, call_id};
 
-struct Told {
+struct MessageState {
     frame: Frame,
     begun: Begun,
     /// The request's stop strings.
@@ -22,7 +22,7 @@ struct Told {
     turn: TurnId,
 }
 
-impl Told {
+impl MessageState {
     fn new(frame: Frame, merged: &Merged, (begun, stops): (Begun, Vec<String>)) -> Self {
         let turn = merged.choices().next().map(|choice| choice.turn);
         Self {
@@ -116,33 +116,33 @@ pub async fn whole(
     stops: Vec<String>,
 ) -> Result<Response, ApiError> {
     let begun = merged.begin().await?;
-    let told = Told::new(frame, &merged, (begun, stops));
-    let one = gather(&told.frame, &mut merged).await?.swap_remove(0);
+    let state = MessageState::new(frame, &merged, (begun, stops));
+    let one = gather(&state.frame, &mut merged).await?.swap_remove(0);
     let Some(ended) = one.ended else {
         return Err(ApiError::Internal("the message came to no end".to_owned()));
     };
-    let heard = one.heard;
+    let parsed = one.parsed;
     let mut content = Vec::new();
-    if !heard.reasoning.is_empty() {
-        content.push(json!({"type": "thinking", "thinking": heard.reasoning, "signature": ""}));
+    if !parsed.reasoning.is_empty() {
+        content.push(json!({"type": "thinking", "thinking": parsed.reasoning, "signature": ""}));
     }
-    if !heard.content.is_empty() {
-        content.push(json!({"type": "text", "text": heard.content}));
+    if !parsed.content.is_empty() {
+        content.push(json!({"type": "text", "text": parsed.content}));
     }
-    let calls = heard.calls.iter().enumerate();
-    content.extend(calls.map(|(number, call)| told.call(number, call)));
-    Ok(Json(told.message(&content, Some(&ended))).into_response())
+    let calls = parsed.calls.iter().enumerate();
+    content.extend(calls.map(|(number, call)| state.call(number, call)));
+    Ok(Json(state.message(&content, Some(&ended))).into_response())
 }
 
 /// Answers with events.
 pub fn streamed(frame: Frame, merged: Merged, stops: Vec<String>) -> Response {
-    let telling = Telling {
-        told: Told::new(frame, &merged, (Begun::default(), stops)),
+    let encoder = MessageEncoder {
+        state: MessageState::new(frame, &merged, (Begun::default(), stops)),
         open: None,
         blocks: 0,
         calls: 0,
     };
-    super::stream(telling, merged)
+    super::stream(encoder, merged)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,8 +152,8 @@ enum Block {
     Call,
 }
 
-struct Telling {
-    told: Told,
+struct MessageEncoder {
+    state: MessageState,
     open: Option<Block>,
     blocks: usize,
     calls: usize,
@@ -164,10 +164,10 @@ fn emit(kind: &str, mut data: Value, out: &mut Events) {
     out.push_back(sse::named_event(Some(kind), &data));
 }
 
-impl Teller for Telling {
+impl StreamEncoder for MessageEncoder {
     fn begin(&mut self, begun: Begun, out: &mut Events) {
-        self.told.begun = begun;
-        let message = self.told.message(&[], None);
+        self.state.begun = begun;
+        let message = self.state.message(&[], None);
         emit("message_start", json!({"message": message}), out);
     }
 
@@ -179,13 +179,13 @@ impl Teller for Telling {
             }
             Piece::Ended(ended) => {
                 self.shut(out);
-                let (reason, text) = self.told.stop(&ended);
+                let (reason, text) = self.state.stop(&ended);
                 let mut data = json!({
                     "delta": {"stop_reason": reason, "stop_sequence": text},
-                    "usage": self.told.usage(ended.completion.len()),
+                    "usage": self.state.usage(ended.completion.len()),
                     "hone": HoneNote::of(&ended),
                 });
-                add(&mut data, &self.told.frame.captured_alone(&ended));
+                add(&mut data, &self.state.frame.captured_alone(&ended));
                 emit("message_delta", data, out);
                 emit("message_stop", json!({}), out);
             }
@@ -195,7 +195,7 @@ impl Teller for Telling {
     fn close(&mut self, _out: &mut Events) {}
 
     fn fail(&mut self, error: ApiError, out: &mut Events) {
-        let body = MessagesErrorBody::of(&error, &self.told.frame.request);
+        let body = MessagesErrorBody::of(&error, &self.state.frame.request);
         emit("error", json!(body), out);
     }
 
@@ -204,7 +204,7 @@ impl Teller for Telling {
     }
 }
 
-impl Telling {
+impl MessageEncoder {
     fn part(&mut self, part: Part, out: &mut Events) {
         match part {
             Part::Reasoning(text) => {
@@ -263,7 +263,7 @@ impl Telling {
     /// A block for a call, which ends with the next part.
     fn begin_call(&mut self, name: &str, out: &mut Events) {
         self.shut(out);
-        let block = self.told.tool_use(self.calls, name, &json!({}));
+        let block = self.state.tool_use(self.calls, name, &json!({}));
         self.begin(&block, out);
         self.open = Some(Block::Call);
         self.calls += 1;

@@ -3,10 +3,10 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
-use hone_domain::{Heard, Token};
+use hone_domain::{ParsedOutput, Token};
 use serde_json::{Value, json};
 
-use super::{Begun, Events, Frame, Gathered, Merged, Sampled, Teller, add, gather, note_of};
+use super::{Begun, Events, Frame, Gathered, Merged, Sampled, StreamEncoder, add, gather, note_of};
 use crate::error::ApiError;
 use crate::sse;
 use hone_api_types::capture::told;
@@ -66,9 +66,9 @@ pub async fn whole(frame: Frame, mut merged: Merged, form: &Form) -> Result<Resp
             "logprobs": content_of(&frame, &tokens),
         });
         if form.text {
-            choice["text"] = json!(gathered.heard.content);
+            choice["text"] = json!(gathered.parsed.content);
         }
-        add(&mut choice, &frame.captured((at, 0), ended));
+        add(&mut choice, &frame.captured(at, 0, ended));
         choices.push(choice);
     }
     let usage = frame.usage(begun, sampled);
@@ -85,26 +85,26 @@ pub async fn whole(frame: Frame, mut merged: Merged, form: &Form) -> Result<Resp
 
 /// Tells tokens as events in vLLM's form.
 pub fn streamed(frame: Frame, merged: Merged, form: Form) -> Response {
-    let telling = Telling {
+    let encoder = GenerateEncoder {
         frame,
         form,
         begun: Begun::default(),
         sampled: Sampled::default(),
-        told: 0,
+        tokens_sent: 0,
     };
-    super::stream(telling, merged)
+    super::stream(encoder, merged)
 }
 
-struct Telling {
+struct GenerateEncoder {
     frame: Frame,
     form: Form,
     begun: Begun,
     sampled: Sampled,
     /// Tokens so far.
-    told: usize,
+    tokens_sent: usize,
 }
 
-impl Telling {
+impl GenerateEncoder {
     fn event(&self, mut choice: Value, hone: Option<&HoneNote>) -> Bytes {
         choice["index"] = json!(0);
         let id = self.form.request_id.clone();
@@ -123,7 +123,7 @@ impl Telling {
     }
 }
 
-impl Teller for Telling {
+impl StreamEncoder for GenerateEncoder {
     fn begin(&mut self, begun: Begun, _out: &mut Events) {
         self.begun = begun;
     }
@@ -132,7 +132,7 @@ impl Teller for Telling {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}
             Piece::Rest(parts) => {
-                let mut rest = Heard::default();
+                let mut rest = ParsedOutput::default();
                 rest.add(parts);
                 if self.form.text {
                     let choice = json!({"token_ids": [], "text": rest.content, "finish_reason": Value::Null});
@@ -140,7 +140,7 @@ impl Teller for Telling {
                 }
             }
             Piece::Token(delta, _, _) => {
-                self.told += 1;
+                self.tokens_sent += 1;
                 let mut choice = json!({"token_ids": [delta.token], "finish_reason": Value::Null});
                 if self.form.text {
                     choice["text"] = json!(delta.text);
@@ -151,12 +151,15 @@ impl Teller for Telling {
             }
             Piece::Ended(ended) => {
                 self.sampled.add(&ended);
-                let rest = self.frame.logprobs_behind(&ended, self.told);
+                let rest = self.frame.logprobs_behind(&ended, self.tokens_sent);
                 let mut choice = json!({
                     "finish_reason": finish_reason(ended.stop),
                     "logprobs": content_of(&self.frame, &rest),
                 });
-                add(&mut choice, &self.frame.captured((0, self.told), &ended));
+                add(
+                    &mut choice,
+                    &self.frame.captured(0, self.tokens_sent, &ended),
+                );
                 out.push_back(self.event(choice, Some(&HoneNote::of(&ended))));
             }
         }
@@ -194,9 +197,9 @@ pub async fn sglang(frame: Frame, mut merged: Merged, form: &Form) -> Result<Res
         }
         if frame.logprobs.is_some() {
             sampled_logprobs(&mut meta, gathered);
-            input_logprobs(&mut meta, (&frame, at, form.input_from));
+            input_logprobs(&mut meta, &frame, at, form.input_from);
         }
-        let captured = frame.captured((at, 0), ended);
+        let captured = frame.captured(at, 0, ended);
         for (name, value) in [
             ("sampling_mask", json!(captured.sampling_mask)),
             ("routed_experts", json!(captured.routed_experts)),
@@ -206,7 +209,7 @@ pub async fn sglang(frame: Frame, mut merged: Merged, form: &Form) -> Result<Res
             }
         }
         replies.push(json!({
-            "text": gathered.heard.content,
+            "text": gathered.parsed.content,
             "output_ids": ended.completion.tokens(),
             "meta_info": meta,
             "hone": HoneNote::of(ended),
@@ -241,7 +244,7 @@ fn sampled_logprobs(meta: &mut Value, gathered: &Gathered) {
 }
 
 /// Log-probs of a prompt from a place on, where they are reported; the first token has none.
-fn input_logprobs(meta: &mut Value, (frame, at, from): (&Frame, usize, usize)) {
+fn input_logprobs(meta: &mut Value, frame: &Frame, at: usize, from: usize) {
     let prompt = frame.prompt_of(at);
     let Some(scored) = frame.scored_of(at) else {
         return;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::response::Response;
 use futures::Stream;
-use hone_domain::{Heard, Part, PolicyVersion, Predicted, ServeError, Token, TokenDelta};
+use hone_domain::{ParsedOutput, Part, PolicyVersion, Predicted, ServeError, Token, TokenDelta};
 use hone_runtime::Clock;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -198,7 +198,7 @@ impl Frame {
     }
 
     /// What a trainer asked for, of an ended choice of which `told` tokens were told before.
-    fn captured(&self, (at, told): (usize, usize), ended: &Ended) -> Captured {
+    fn captured(&self, at: usize, told: usize, ended: &Ended) -> Captured {
         let (wants, completion) = (&self.capture, &ended.completion);
         let ids = || completion.tokens().get(told..).unwrap_or_default().to_vec();
         let is_first = wants.token_ids && self.dialect == Dialect::Text && told == 0;
@@ -229,7 +229,7 @@ impl Frame {
             token_logprobs: token_ids
                 .then(|| self.logprobs_of(ended).iter().copied().map(told).collect()),
             prompt_logprobs: self.scored_of(0).cloned(),
-            ..self.captured((0, 0), ended)
+            ..self.captured(0, 0, ended)
         }
     }
 
@@ -360,7 +360,7 @@ impl Merged {
 #[derive(Default)]
 pub struct Gathered {
     /// What was said.
-    pub heard: Heard,
+    pub parsed: ParsedOutput,
     /// Length of the content in characters.
     chars: usize,
     logprobs: Vec<Entry>,
@@ -388,7 +388,7 @@ impl Gathered {
             Part::Reasoning(_) | Part::CallBegun(_) | Part::Arguments(_) => 0,
         });
         self.chars += said.sum::<usize>();
-        self.heard.add(parts);
+        self.parsed.add(parts);
     }
 }
 
@@ -453,8 +453,8 @@ fn add(object: &mut Value, captured: &Captured) {
     }
 }
 
-/// Tells pieces as events of one API.
-pub trait Teller: Send + 'static {
+/// Encodes pieces as the events of one API.
+pub trait StreamEncoder: Send + 'static {
     /// The first choice was admitted; this comes before all pieces.
     fn begin(&mut self, begun: Begun, out: &mut Events);
 
@@ -477,14 +477,14 @@ pub trait Teller: Send + 'static {
 pub type Events = VecDeque<Bytes>;
 
 /// Answers with server-sent events.
-pub fn stream(teller: impl Teller, merged: Merged) -> Response {
+pub fn stream(encoder: impl StreamEncoder, merged: Merged) -> Response {
     let patience = match merged.begun {
         Some(_) => sse::HEARTBEAT,
         // Its client has waited already.
         None => Duration::ZERO,
     };
-    let state = Told {
-        teller,
+    let state = EventStream {
+        encoder,
         merged,
         ready: Events::new(),
         begun: false,
@@ -494,8 +494,8 @@ pub fn stream(teller: impl Teller, merged: Merged) -> Response {
     sse::response(state.into_stream())
 }
 
-struct Told<T> {
-    teller: T,
+struct EventStream<T> {
+    encoder: T,
     merged: Merged,
     ready: Events,
     begun: bool,
@@ -504,31 +504,31 @@ struct Told<T> {
     silent_until: Instant,
 }
 
-impl<T: Teller> Told<T> {
+impl<T: StreamEncoder> EventStream<T> {
     fn into_stream(self) -> impl Stream<Item = Bytes> + Send {
-        futures::stream::unfold(self, |mut told| async move {
+        futures::stream::unfold(self, |mut events| async move {
             loop {
-                if let Some(bytes) = told.ready.pop_front() {
-                    told.silent_until = Instant::now() + sse::HEARTBEAT;
-                    return Some((bytes, told));
+                if let Some(bytes) = events.ready.pop_front() {
+                    events.silent_until = Instant::now() + sse::HEARTBEAT;
+                    return Some((bytes, events));
                 }
-                if told.closed {
+                if events.closed {
                     return None;
                 }
-                let until = told.silent_until;
-                if timeout_at(until, told.step()).await.is_err() {
-                    let idle = told.teller.idle();
-                    told.ready.push_back(idle);
+                let until = events.silent_until;
+                if timeout_at(until, events.step()).await.is_err() {
+                    let idle = events.encoder.idle();
+                    events.ready.push_back(idle);
                 }
             }
         })
     }
 
-    /// Tells what comes next.
+    /// Encodes what comes next.
     async fn step(&mut self) {
         if !self.begun {
             match self.merged.begin().await {
-                Ok(begun) => self.teller.begin(begun, &mut self.ready),
+                Ok(begun) => self.encoder.begin(begun, &mut self.ready),
                 Err(error) => self.fail(error),
             }
             self.begun = true;
@@ -536,16 +536,16 @@ impl<T: Teller> Told<T> {
         }
         match self.merged.next().await {
             Some((_, Piece::Failed(error))) => self.fail(error),
-            Some((at, piece)) => self.teller.piece(at, piece, &mut self.ready),
+            Some((at, piece)) => self.encoder.piece(at, piece, &mut self.ready),
             None => {
-                self.teller.close(&mut self.ready);
+                self.encoder.close(&mut self.ready);
                 self.closed = true;
             }
         }
     }
 
     fn fail(&mut self, error: ServeError) {
-        self.teller.fail(error.into(), &mut self.ready);
+        self.encoder.fail(error.into(), &mut self.ready);
         // Dropping the merge cancels the other choices.
         self.merged.choices.clear();
         self.closed = true;

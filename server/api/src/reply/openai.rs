@@ -5,7 +5,9 @@ use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use hone_domain::{Called, Part, Token, TurnId};
 
-use super::{Begun, Dialect, Events, Frame, Gathered, Merged, Sampled, Teller, gather, note_of};
+use super::{
+    Begun, Dialect, Events, Frame, Gathered, Merged, Sampled, StreamEncoder, gather, note_of,
+};
 use crate::error::ApiError;
 use crate::sse;
 use hone_api_types::capture::Captured;
@@ -66,7 +68,7 @@ pub async fn whole(frame: Frame, mut merged: Merged) -> Result<Response, ApiErro
 /// Why a choice ended, and what a trainer asked for of it.
 fn end_of(frame: &Frame, at: usize, ended: Option<&Ended>) -> (&'static str, Captured) {
     let reason = ended.map_or("stop", |ended| finish_reason(ended.stop));
-    let captured = ended.map(|ended| frame.captured((at, 0), ended));
+    let captured = ended.map(|ended| frame.captured(at, 0, ended));
     (reason, captured.unwrap_or_default())
 }
 
@@ -78,23 +80,23 @@ fn chat_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
         content: frame.told(kept.collect()),
         refusal: None,
     });
-    let heard = gathered.heard;
-    let calls = heard.calls.into_iter().enumerate();
+    let parsed = gathered.parsed;
+    let calls = parsed.calls.into_iter().enumerate();
     let tool_calls: Vec<ReplyCall> = turn
         .map(|turn| {
             calls
-                .map(|(n, call)| reply_call(frame, (turn, n), call))
+                .map(|(n, call)| reply_call(frame, turn, n, call))
                 .collect()
         })
         .unwrap_or_default();
-    let only_calls = heard.content.is_empty() && !tool_calls.is_empty();
+    let only_calls = parsed.content.is_empty() && !tool_calls.is_empty();
     ChatChoice {
         index,
         message: ReplyMessage {
             role: "assistant",
-            content: (!only_calls).then_some(heard.content),
+            content: (!only_calls).then_some(parsed.content),
             refusal: None,
-            reasoning_content: Some(heard.reasoning).filter(|text| !text.is_empty()),
+            reasoning_content: Some(parsed.reasoning).filter(|text| !text.is_empty()),
             tool_calls,
         },
         logprobs,
@@ -103,7 +105,7 @@ fn chat_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
     }
 }
 
-fn reply_call(frame: &Frame, (turn, number): (TurnId, usize), call: Called) -> ReplyCall {
+fn reply_call(frame: &Frame, turn: TurnId, number: usize, call: Called) -> ReplyCall {
     let id = call_id(turn, number);
     match is_custom(frame, &call.name) {
         true => ReplyCall {
@@ -143,7 +145,7 @@ fn text_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
     });
     TextChoice {
         index,
-        text: gathered.heard.content,
+        text: gathered.parsed.content,
         logprobs,
         finish_reason: Some(finish_reason),
         captured,
@@ -152,7 +154,7 @@ fn text_choice(frame: &Frame, at: usize, (index, gathered): (u32, Gathered)) -> 
 
 /// Answers with server-sent events.
 pub fn streamed(frame: Frame, merged: Merged) -> Response {
-    let choices = merged.choices().map(|choice| Telling {
+    let choices = merged.choices().map(|choice| ChoiceEncoder {
         index: choice.index,
         turn: choice.turn,
         chars: 0,
@@ -171,7 +173,7 @@ pub fn streamed(frame: Frame, merged: Merged) -> Response {
 }
 
 /// How far a choice is.
-struct Telling {
+struct ChoiceEncoder {
     index: u32,
     turn: TurnId,
     chars: usize,
@@ -210,11 +212,11 @@ struct Chunks {
     fingerprint: String,
     frame: Frame,
     begun: Begun,
-    choices: Vec<Telling>,
+    choices: Vec<ChoiceEncoder>,
     sampled: Sampled,
 }
 
-impl Teller for Chunks {
+impl StreamEncoder for Chunks {
     fn begin(&mut self, begun: Begun, out: &mut Events) {
         self.fingerprint = self.frame.fingerprint(begun.version);
         self.begun = begun;
@@ -415,13 +417,13 @@ impl Chunks {
 
     fn end(&mut self, at: usize, ended: &Ended, out: &mut Events) {
         self.sampled.add(ended);
-        let Telling {
+        let ChoiceEncoder {
             index,
             tokens,
             chars,
             ..
         } = self.choices[at];
-        let captured = self.frame.captured((at, tokens), ended);
+        let captured = self.frame.captured(at, tokens, ended);
         let rest = self.frame.logprobs_behind(ended, tokens);
         let finish_reason = Some(finish_reason(ended.stop));
         let hone = Some(HoneNote::of(ended));

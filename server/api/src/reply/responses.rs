@@ -9,7 +9,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::openai::pieces;
-use super::{Begun, Events, Frame, Merged, Sampled, Teller, add, gather, note_of};
+use super::{Begun, Events, Frame, Merged, Sampled, StreamEncoder, add, gather, note_of};
 use crate::error::ApiError;
 use crate::sse;
 use hone_api_types::foreign::{Alias, input_of};
@@ -17,7 +17,7 @@ use hone_api_types::replies::{HoneNote, Logprob, Logprobs};
 use hone_inference::{Ended, Piece, call_id};
 
 /// A response under way: what the request said about it, and what it says so far.
-pub struct Told {
+pub struct ResponseState {
     frame: Frame,
     begun: Begun,
     /// Fields that repeat the request.
@@ -82,7 +82,7 @@ enum Status<'a> {
     Failed(&'a ApiError),
 }
 
-impl Told {
+impl ResponseState {
     fn new(frame: Frame, merged: &Merged, (begun, echo): (Begun, Map<String, Value>)) -> Self {
         let turn = merged.choices().next().map(|choice| choice.turn);
         Self {
@@ -222,33 +222,33 @@ pub async fn whole(
     echo: Map<String, Value>,
 ) -> Result<Response, ApiError> {
     let begun = merged.begin().await?;
-    let mut told = Told::new(frame, &merged, (begun, echo));
-    let mut all = gather(&told.frame, &mut merged).await?;
+    let mut state = ResponseState::new(frame, &merged, (begun, echo));
+    let mut all = gather(&state.frame, &mut merged).await?;
     note_of(&all)?;
     let one = all.swap_remove(0);
     let Some(ended) = one.ended else {
         return Err(ApiError::Internal("the response came to no end".to_owned()));
     };
-    let heard = one.heard;
+    let parsed = one.parsed;
     // Those of the answer only.
     let said = one.logprobs.into_iter().filter(|entry| !entry.is_thought);
-    told.logprobs = said.map(|entry| entry.logprob).collect();
-    if !heard.reasoning.is_empty() {
-        let item = reasoning_item(&told.item_id("rs"), Some(&heard.reasoning));
-        told.output.push(Item::Other(item));
+    state.logprobs = said.map(|entry| entry.logprob).collect();
+    if !parsed.reasoning.is_empty() {
+        let item = reasoning_item(&state.item_id("rs"), Some(&parsed.reasoning));
+        state.output.push(Item::Other(item));
     }
-    if !heard.content.is_empty() || heard.calls.is_empty() {
-        let id = told.item_id("msg");
-        let part = told.text_part(heard.content);
+    if !parsed.content.is_empty() || parsed.calls.is_empty() {
+        let id = state.item_id("msg");
+        let part = state.text_part(parsed.content);
         let item = message_item(id, word_of(&ended), vec![part]);
-        told.output.push(Item::Message(item));
+        state.output.push(Item::Message(item));
     }
-    for call in &heard.calls {
-        let item = told.call_item(call);
-        told.output.push(Item::Other(item));
-        told.calls += 1;
+    for call in &parsed.calls {
+        let item = state.call_item(call);
+        state.output.push(Item::Other(item));
+        state.calls += 1;
     }
-    Ok(Json(told.object(&Status::Ended(&ended))).into_response())
+    Ok(Json(state.object(&Status::Ended(&ended))).into_response())
 }
 
 fn word_of(ended: &Ended) -> &'static str {
@@ -260,12 +260,12 @@ fn word_of(ended: &Ended) -> &'static str {
 
 /// Answers with events.
 pub fn streamed(frame: Frame, merged: Merged, echo: Map<String, Value>) -> Response {
-    let telling = Telling {
-        told: Told::new(frame, &merged, (Begun::default(), echo)),
+    let encoder = ResponseEncoder {
+        state: ResponseState::new(frame, &merged, (Begun::default(), echo)),
         open: None,
         number: 0,
     };
-    super::stream(telling, merged)
+    super::stream(encoder, merged)
 }
 
 /// An item that still grows.
@@ -278,15 +278,15 @@ enum Open {
     Call(Called),
 }
 
-struct Telling {
-    told: Told,
+struct ResponseEncoder {
+    state: ResponseState,
     open: Option<Open>,
     number: u64,
 }
 
-impl Teller for Telling {
+impl StreamEncoder for ResponseEncoder {
     fn begin(&mut self, begun: Begun, out: &mut Events) {
-        self.told.begun = begun;
+        self.state.begun = begun;
         for kind in ["response.created", "response.in_progress"] {
             self.emit_response(kind, &Status::InProgress, out);
         }
@@ -296,13 +296,13 @@ impl Teller for Telling {
         match piece {
             Piece::Started { .. } | Piece::Failed(_) => {}
             Piece::Token(delta, is_thought, parts) => {
-                let entry = self.told.frame.logprob(delta).filter(|_| !is_thought);
-                self.told.logprobs.extend(entry);
+                let entry = self.state.frame.logprob(delta).filter(|_| !is_thought);
+                self.state.logprobs.extend(entry);
                 parts.into_iter().for_each(|part| self.part(part, out));
             }
             Piece::Rest(parts) => parts.into_iter().for_each(|part| self.part(part, out)),
             Piece::Ended(ended) => {
-                if self.told.output.is_empty() && self.open.is_none() {
+                if self.state.output.is_empty() && self.open.is_none() {
                     self.open(false, out);
                 }
                 self.shut(word_of(&ended), out);
@@ -332,7 +332,7 @@ impl Teller for Telling {
     }
 }
 
-impl Telling {
+impl ResponseEncoder {
     fn emit(&mut self, kind: &str, data: Value, out: &mut Events) {
         let data = self.numbered(kind, data);
         out.push_back(sse::named_event(Some(kind), &data));
@@ -367,16 +367,16 @@ impl Telling {
         let event = With {
             fields: self.numbered(kind, json!({})),
             name: "response",
-            value: &self.told.object(status),
+            value: &self.state.object(status),
         };
         out.push_back(sse::named_event(Some(kind), &event));
     }
 
     /// The item that grew is whole.
     fn item_done(&mut self, item: Item, out: &mut Events) {
-        let at = json!({"output_index": self.told.output.len()});
+        let at = json!({"output_index": self.state.output.len()});
         self.emit_with("response.output_item.done", at, ("item", &item), out);
-        self.told.output.push(item);
+        self.state.output.push(item);
     }
 
     fn part(&mut self, part: Part, out: &mut Events) {
@@ -400,7 +400,7 @@ impl Telling {
         };
         all.push_str(text);
         let id = id.clone();
-        let index = self.told.output.len();
+        let index = self.state.output.len();
         let mut data =
             json!({"item_id": id, "output_index": index, "content_index": 0, "delta": text});
         if reasoning {
@@ -411,8 +411,8 @@ impl Telling {
     }
 
     fn open(&mut self, reasoning: bool, out: &mut Events) {
-        let id = self.told.item_id(if reasoning { "rs" } else { "msg" });
-        let index = self.told.output.len();
+        let id = self.state.item_id(if reasoning { "rs" } else { "msg" });
+        let index = self.state.output.len();
         let (item, part) = match reasoning {
             true => (
                 reasoning_item(&id, None),
@@ -448,7 +448,7 @@ impl Telling {
             Some(Open::Call(call)) => return self.end_call(&call, out),
             None => return,
         };
-        let index = self.told.output.len();
+        let index = self.state.output.len();
         let at = json!({"item_id": id, "output_index": index, "content_index": 0});
         let mut said = at.clone();
         said["text"] = json!(text);
@@ -458,7 +458,7 @@ impl Telling {
             self.emit_with("response.content_part.done", at, ("part", &part), out);
             Item::Other(reasoning_item(&id, Some(&text)))
         } else {
-            let part = self.told.text_part(text);
+            let part = self.state.text_part(text);
             let logprobs = ("logprobs", &part.logprobs);
             self.emit_with("response.output_text.done", said, logprobs, out);
             self.emit_with("response.content_part.done", at, ("part", &part), out);
@@ -473,12 +473,12 @@ impl Telling {
             name,
             arguments: String::new(),
         };
-        let mut item = self.told.call_item(&call);
+        let mut item = self.state.call_item(&call);
         item["status"] = json!("in_progress");
         if let Some(input) = item.get_mut("input") {
             *input = json!("");
         }
-        let index = self.told.output.len();
+        let index = self.state.output.len();
         self.emit(
             "response.output_item.added",
             json!({"output_index": index, "item": item}),
@@ -492,19 +492,19 @@ impl Telling {
         if let Some(Open::Call(call)) = &mut self.open {
             call.arguments.push_str(text);
             // A text is told when it is whole: its pieces are no pieces of the JSON around it.
-            let alias = self.told.frame.aliases.get(&call.name);
+            let alias = self.state.frame.aliases.get(&call.name);
             if alias.is_some_and(|alias| alias.is_custom) {
                 return;
             }
         }
-        let (id, index) = (self.told.item_id("fc"), self.told.output.len());
+        let (id, index) = (self.state.item_id("fc"), self.state.output.len());
         let data = json!({"item_id": id, "output_index": index, "delta": text});
         self.emit("response.function_call_arguments.delta", data, out);
     }
 
     fn end_call(&mut self, call: &Called, out: &mut Events) {
-        let item = self.told.call_item(call);
-        let index = self.told.output.len();
+        let item = self.state.call_item(call);
+        let index = self.state.output.len();
         let at = json!({"item_id": item["id"], "output_index": index});
         if let Some(input) = item.get("input") {
             let (mut delta, mut done) = (at.clone(), at);
@@ -519,6 +519,6 @@ impl Telling {
             self.emit("response.function_call_arguments.done", done, out);
         }
         self.item_done(Item::Other(item), out);
-        self.told.calls += 1;
+        self.state.calls += 1;
     }
 }

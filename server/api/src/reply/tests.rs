@@ -7,7 +7,7 @@ use super::*;
 /// Tells only that it is over.
 struct Mute;
 
-impl Teller for Mute {
+impl StreamEncoder for Mute {
     fn begin(&mut self, _begun: Begun, _out: &mut Events) {}
 
     fn piece(&mut self, _at: usize, _piece: Piece, _out: &mut Events) {}

@@ -11,7 +11,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use hone_ledger::LedgerCounts;
-use hone_runtime::RoomStatus;
+use hone_runtime::LoopStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use crate::{Http, lists, sse};
 use hone_accounts::Caller;
 use hone_api_types::under_way::UnderWayReply;
@@ -103,7 +103,7 @@ pub struct StatusReply {
     pub engine: Option<EngineStatus>,
     /// The loops.
     #[schema(value_type = Object)]
-    pub loops: BTreeMap<&'static str, RoomStatus>,
+    pub loops: BTreeMap<&'static str, LoopStatus>,
     /// Turns by how far their hints came since the loops began: `turns`, `judged`, `hinted` (somebody
     /// said what should have been done), `accepted` (and it was kept), `chosen` (by the policy, among several), `trained` (and learned
     /// from).
@@ -140,7 +140,7 @@ fn job(http: &Http) -> Option<JobStatus> {
 }
 
 fn engine(http: &Http) -> Option<EngineStatus> {
-    let stats = http.door.as_ref()?.backend.stats();
+    let stats = http.inference.as_ref()?.backend.stats();
     Some(EngineStatus {
         running: stats.running,
         waiting: stats.waiting,
@@ -181,8 +181,8 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         }
         Err(_) => None,
     };
-    let model = http.door.as_ref().map(|door| {
-        let capabilities = door.backend.capabilities();
+    let model = http.inference.as_ref().map(|inference| {
+        let capabilities = inference.backend.capabilities();
         ModelStatus {
             name: http.models.name.clone(),
             backend: capabilities.name,
@@ -194,8 +194,8 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
             computed: http.computed.clone(),
         }
     });
-    let door = http.door.as_ref();
-    let loops = http.board.snapshot();
+    let inference = http.inference.as_ref();
+    let loops = http.registry.snapshot();
     Json(StatusReply {
         version: env!("CARGO_PKG_VERSION"),
         uptime_s: http.started.elapsed().as_secs(),
@@ -206,8 +206,8 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         loops,
         ledger,
         scopes_with_policy: http.policies.get().len(),
-        sessions: door.map_or(0, |door| door.sessions()),
-        completions_live: door.map_or(0, |door| door.live.count()),
+        sessions: inference.map_or(0, |inference| inference.sessions()),
+        completions_live: inference.map_or(0, |inference| inference.live.count()),
         learning: job(&http),
     })
 }
@@ -216,7 +216,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
 #[derive(Serialize)]
 struct Event {
     at_ms: i64,
-    loops: BTreeMap<&'static str, RoomStatus>,
+    loops: BTreeMap<&'static str, LoopStatus>,
     engine: Option<EngineStatus>,
     scopes_with_policy: usize,
 }
@@ -259,15 +259,20 @@ impl Watcher {
             }
             let mut event = Event {
                 at_ms: 0,
-                loops: self.http.board.snapshot(),
+                loops: self.http.registry.snapshot(),
                 engine: engine(&self.http),
                 scopes_with_policy: self.http.policies.get().len(),
             };
             // A tick of an idle loop is no news.
-            let news = event.loops.iter().map(|(name, room)| {
+            let news = event.loops.iter().map(|(name, status)| {
                 (
                     *name,
-                    (room.state, room.queue_depth, room.restarts, &room.numbers),
+                    (
+                        status.state,
+                        status.queue_depth,
+                        status.restarts,
+                        &status.numbers,
+                    ),
                 )
             });
             let news = serde_json::to_string(&(
@@ -342,8 +347,8 @@ pub struct LoopReply {
 }
 
 async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Reply<LoopReply> {
-    // The work beside the loops is on the board too, and goes on.
-    let switch = Loop::named(&name).and_then(|_| http.board.switch(&name));
+    // The work beside the loops is in the status registry too, and goes on.
+    let switch = Loop::named(&name).and_then(|_| http.registry.switch(&name));
     let Some(switch) = switch else {
         let shown: String = name.chars().take(100).collect();
         return Err(ApiError::NotFound(format!(
@@ -372,10 +377,10 @@ async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Rep
 )]
 pub async fn pause(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(name): Path<String>,
 ) -> Reply<LoopReply> {
-    switch(&http, &asked.caller, name, true).await
+    switch(&http, &context.caller, name, true).await
 }
 
 /// Switches a loop on again.
@@ -393,8 +398,8 @@ pub async fn pause(
 )]
 pub async fn resume(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(name): Path<String>,
 ) -> Reply<LoopReply> {
-    switch(&http, &asked.caller, name, false).await
+    switch(&http, &context.caller, name, false).await
 }

@@ -16,11 +16,11 @@ use super::sessions::{TurnLineReply, reason, state, turn_page};
 use super::turns::TurnReply;
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists::{self, List};
+use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 
 /// Which turns.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
@@ -92,24 +92,25 @@ impl AdminTurnsQuery {
 )]
 pub async fn list_turns(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: Result<Query<AdminTurnsQuery>, QueryRejection>,
 ) -> Reply<List<TurnLineReply>> {
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
-    let page = turn_page(&http, &query.filter()?, (before, limit)).await?;
-    record_list(&http, &asked, (&query, &page.0.data)).await?;
+    let page = turn_page(&http, &query.filter()?, before, limit).await?;
+    record_list(&http, &context, &query, &page.0.data).await?;
     Ok(page)
 }
 
 /// Records that the beginnings of what others were told were read.
 async fn record_list(
     http: &Http,
-    asked: &Asked,
-    (query, lines): (&AdminTurnsQuery, &[TurnLineReply]),
+    context: &RequestContext,
+    query: &AdminTurnsQuery,
+    lines: &[TurnLineReply],
 ) -> Result<(), ApiError> {
-    let caller = &asked.caller;
+    let caller = &context.caller;
     let foreign = lines.iter().filter(|line| line.owner != caller.owner);
     let owners: BTreeSet<&str> = foreign.map(|line| line.owner.as_str()).collect();
     if owners.is_empty() {
@@ -196,7 +197,7 @@ pub struct AdminTurnReply {
 )]
 pub async fn get_turn(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<AdminTurnReply> {
     let unknown = || {
@@ -207,19 +208,20 @@ pub async fn get_turn(
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
     let view = view.ok_or_else(unknown)?;
     let owner = &view.turn.owner;
-    if *owner != asked.caller.owner {
+    if *owner != context.caller.owner {
         // Reading what others said is an act of its own: without a record there is no reading.
         let detail = json!({ "owner": owner });
         let object = turn.prefixed();
         http.audit
-            .record(&asked.caller, "turn.read", &object, detail)
+            .record(&context.caller, "turn.read", &object, detail)
             .await?;
     }
     let entered = http.ledger.turn_entries(turn).await;
     let entered = entered.map_err(|e| ledger_error(&e))?;
     let advantages = advantages(&view.turn, &entered);
-    let door = http.door.as_deref();
-    let tokens = door.and_then(|door| tokens(door, &view.turn, advantages.as_deref()));
+    let inference = http.inference.as_deref();
+    let tokens =
+        inference.and_then(|inference| tokens(inference, &view.turn, advantages.as_deref()));
     Ok(Json(AdminTurnReply {
         scope: view.turn.scope.as_str().to_owned(),
         owner: view.turn.owner.clone(),
@@ -246,8 +248,12 @@ fn advantages(turn: &Turn, entered: &[TurnEntry]) -> Option<Vec<f64>> {
 }
 
 /// The completion token by token, where the served model's tokenizer made them.
-fn tokens(door: &Door, turn: &Turn, advantages: Option<&[f64]>) -> Option<Vec<TokenReply>> {
-    if door.backend.capabilities().base != turn.base {
+fn tokens(
+    inference: &InferenceService,
+    turn: &Turn,
+    advantages: Option<&[f64]>,
+) -> Option<Vec<TokenReply>> {
+    if inference.backend.capabilities().base != turn.base {
         return None;
     }
     let completion = &turn.completion;
@@ -255,7 +261,7 @@ fn tokens(door: &Door, turn: &Turn, advantages: Option<&[f64]>) -> Option<Vec<To
     let rows = completion.tokens().iter().enumerate().map(|(at, token)| {
         let is_last = at + 1 == completion.len();
         TokenReply {
-            text: texts.push(&door.language.token_bytes(*token), is_last),
+            text: texts.push(&inference.language.token_bytes(*token), is_last),
             logprob: completion.behavior_logprobs()[at],
             advantage: advantages.map(|advantages| advantages[at]),
         }

@@ -14,8 +14,8 @@ use super::Reply;
 use super::auth::{Made, strict};
 use super::teams::{is_known, unknown_team};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_accounts::Caller;
 use hone_accounts::links::name_taken;
 use hone_accounts::{audit, store_error};
@@ -33,14 +33,17 @@ use hone_api_types::people::parse_name;
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_agents(State(http): State<Arc<Http>>, asked: Asked) -> Reply<AgentList> {
-    let (groups, owner) = (http.people.groups(), &asked.caller.owner);
+pub async fn list_agents(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+) -> Reply<AgentList> {
+    let (groups, owner) = (http.people.groups(), &context.caller.owner);
     let sees = |user: &User| match &user.keeper {
         None => false,
         Some(Keeper::Owner(keeper)) => keeper == owner,
         Some(Keeper::Team(team)) => groups.team_of(owner) == Some(team),
     };
-    list(&http, &asked.caller, sees).await
+    list(&http, &context.caller, sees).await
 }
 
 /// Everybody's agents.
@@ -54,8 +57,11 @@ pub async fn list_agents(State(http): State<Arc<Http>>, asked: Asked) -> Reply<A
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_all_agents(State(http): State<Arc<Http>>, asked: Asked) -> Reply<AgentList> {
-    list(&http, &asked.caller, |_| true).await
+pub async fn list_all_agents(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+) -> Reply<AgentList> {
+    list(&http, &context.caller, |_| true).await
 }
 
 async fn list(http: &Http, caller: &Caller, sees: impl Fn(&User) -> bool) -> Reply<AgentList> {
@@ -86,7 +92,10 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
     if caller.role == UserRole::Admin {
         return wanted;
     }
-    wanted.within(caller.allowance.owner, http.meters.limits().owner.rates())
+    wanted.within(
+        caller.allowance.owner,
+        http.rate_limiter.limits().owner.rates(),
+    )
 }
 
 /// Makes an agent: an account of a program, which nobody signs in to.
@@ -109,11 +118,11 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
 )]
 pub async fn add_agent(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Made<AgentReply> {
     let body: AgentRequest = strict(&http, request).await?;
-    let (people, caller) = (&http.people, &asked.caller);
+    let (people, caller) = (&http.people, &context.caller);
     parse_name(&body.name)?;
     if http.is_configured_owner(&body.name) {
         return Err(name_taken(&body.name).into());
@@ -221,12 +230,12 @@ async fn check_number(http: &Http, keeper: &Keeper) -> Result<(), ApiError> {
 )]
 pub async fn change_agent(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(name): Path<String>,
     request: Request,
 ) -> Reply<AgentReply> {
     let body: AgentPatch = strict(&http, request).await?;
-    let (people, caller) = (&http.people, &asked.caller);
+    let (people, caller) = (&http.people, &context.caller);
     let unknown = || {
         let shown: String = name.chars().take(64).collect();
         ApiError::NotFound(format!("no agent {shown} of yours is known"))

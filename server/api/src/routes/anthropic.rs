@@ -14,16 +14,16 @@ use super::talk::{
 };
 use crate::Http;
 use crate::anthropic::MessagesErrorBody;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::ApiError;
 use crate::reply::{Dialect, anthropic as reply};
+use crate::request_context::RequestContext;
 use hone_api_types::anthropic::MessagesRequest;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::foreign::Aliases;
 use hone_api_types::sampling::Stop;
 use hone_api_types::tools::Offer;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 
 /// Answers a conversation in Anthropic's form.
 #[utoipa::path(
@@ -46,24 +46,30 @@ use hone_inference::Door;
 )]
 pub async fn create_message(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
     let (body, mut ignored) = MessagesRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
+    let policy = choose(&http, &body.message.model, wish.user.as_deref(), &context).await?;
     if body.message.max_tokens.is_none() {
         return Err(ApiError::invalid("max_tokens", "max_tokens is missing"));
     }
-    let mut talk = talk((&http, door), &body, &mut ignored)?;
-    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
+    let mut talk = talk((&http, inference), &body, &mut ignored)?;
+    grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
     let stops = talk.stops.clone();
     let stream = body.message.stream.unwrap_or(false);
-    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
+    let capture = capture_of(
+        &http,
+        inference,
+        &context.caller,
+        &body.capture,
+        &mut ignored,
+    )?;
     talk.captures(capture);
     let wants = Wants {
         stream,
@@ -73,11 +79,11 @@ pub async fn create_message(
         model: body.message.model,
         dialect: Dialect::Messages,
         aliases: Aliases::default(),
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
-    let plan = talk.plan(door, policy, (wish, &asked)).await?;
-    let opened = door.open(plan).await?;
-    let admitted = admit(&http, door, (vec![opened], &wants)).await?;
+    let plan = talk.plan(inference, policy, wish, &context).await?;
+    let opened = inference.open(plan).await?;
+    let admitted = admit(&http, inference, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
         reply::streamed(frame, merged, stops)
@@ -115,26 +121,26 @@ pub struct TokenCount {
 )]
 pub async fn count_tokens(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
     let (body, mut ignored) = MessagesRequest::from_object(object)?;
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.message.model, (wish.user.as_deref(), &asked)).await?;
-    let mut talk = talk((&http, door), &body, &mut ignored)?;
-    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
-    let plan = talk.plan(door, policy, (wish, &asked)).await?;
-    let input_tokens = door.tokens_of(plan).await?.len();
+    let policy = choose(&http, &body.message.model, wish.user.as_deref(), &context).await?;
+    let mut talk = talk((&http, inference), &body, &mut ignored)?;
+    grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
+    let plan = talk.plan(inference, policy, wish, &context).await?;
+    let input_tokens = inference.tokens_of(plan).await?.len();
     let mut response = Json(TokenCount { input_tokens }).into_response();
     name_ignored(&mut response, &ignored);
     Ok(response)
 }
 
 fn talk(
-    (http, door): (&Http, &Door),
+    (http, inference): (&Http, &InferenceService),
     body: &MessagesRequest,
     ignored: &mut Vec<String>,
 ) -> Result<Talk, ApiError> {
@@ -162,6 +168,6 @@ fn talk(
         template: body.template(),
         prediction: None,
         prompt_logprobs: None,
-        sampling: sampling_of(http, door, &sampling)?,
+        sampling: sampling_of(http, inference, &sampling)?,
     })
 }

@@ -10,13 +10,15 @@ use hone_ledger::{Changed, PeopleChange, UserChange};
 use serde_json::json;
 
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
-use crate::guard::{Shown, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls, shown};
+use crate::guard::{
+    Credential, credential, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls,
+};
+use crate::request_context::RequestContext;
 use hone_accounts::links::Guest;
-use hone_accounts::secrets::{self, Cost, csrf};
-use hone_accounts::{Caller, Via};
+use hone_accounts::secrets::{self, csrf};
+use hone_accounts::{AuthMethod, Caller};
 use hone_accounts::{Signed, audit, store_error};
 use hone_api_types::people::{
     InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
@@ -53,12 +55,16 @@ fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn me(State(http): State<Arc<Http>>, asked: Asked, headers: HeaderMap) -> Json<MeReply> {
-    let token = match (asked.caller.via, shown(&headers)) {
-        (Via::Session, Shown::Cookie(token)) => Some(token),
+pub async fn me(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    headers: HeaderMap,
+) -> Json<MeReply> {
+    let token = match (context.caller.via, credential(&headers)) {
+        (AuthMethod::Session, Credential::Cookie(token)) => Some(token),
         _ => None,
     };
-    Json(me_of(&http, &asked.caller, token))
+    Json(me_of(&http, &context.caller, token))
 }
 
 /// The reply to somebody who is signed in from now on.
@@ -74,8 +80,8 @@ fn signed(http: &Http, signed: &Signed, by_tls: bool) -> Response {
     response
 }
 
-pub(super) fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
-    is_by_tls((&http.config, http.people.config()), (asked.peer, headers))
+pub(super) fn by_tls(http: &Http, context: &RequestContext, headers: &HeaderMap) -> bool {
+    is_by_tls(&http.config, http.people.config(), context.peer, headers)
 }
 
 /// Signs in; the reply sets the cookies `hone_session` and `hone_device`.
@@ -96,16 +102,16 @@ pub(super) fn by_tls(http: &Http, asked: &Asked, headers: &HeaderMap) -> bool {
 )]
 pub async fn sign_in(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let by_tls = by_tls(&http, &asked, request.headers());
+    let by_tls = by_tls(&http, &context, request.headers());
     let device = device(request.headers()).map(str::to_owned);
     let body: SignInRequest = of_strangers(&http, request).await?;
     let entry = http
         .people
         .sign_in(
-            (asked.client, device.as_deref()),
+            (context.client, device.as_deref()),
             (&body.name, body.password),
         )
         .await?;
@@ -125,7 +131,7 @@ pub async fn sign_out(
     State(http): State<Arc<Http>>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    if let Shown::Cookie(token) = shown(&headers)
+    if let Credential::Cookie(token) = credential(&headers)
         && let Some(caller) = http.people.session(token).await?
     {
         let change = PeopleChange::SignOut(secrets::digest(token));
@@ -160,10 +166,10 @@ pub async fn sign_out(
 )]
 pub async fn take_invite(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let by_tls = by_tls(&http, &asked, request.headers());
+    let by_tls = by_tls(&http, &context, request.headers());
     let body: InviteTaken = of_strangers(&http, request).await?;
     parse_name(&body.name)?;
     parse_password("password", &body.password)?;
@@ -173,7 +179,10 @@ pub async fn take_invite(
         password: body.password,
     };
     let taken = |name: &str| http.is_configured_owner(name);
-    let entry = http.people.take_invite(asked.client, guest, taken).await?;
+    let entry = http
+        .people
+        .take_invite(context.client, guest, taken)
+        .await?;
     Ok(signed(&http, &entry, by_tls))
 }
 
@@ -196,14 +205,14 @@ pub async fn take_invite(
 )]
 pub async fn password(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let body: PasswordRequest = strict(&http, request).await?;
     parse_password("new", &body.new)?;
-    let (people, caller) = (&http.people, &asked.caller);
+    let (people, caller) = (&http.people, &context.caller);
     // A key that leaked must not be able to take over its owner's account.
-    if caller.via != Via::Session {
+    if caller.via != AuthMethod::Session {
         return Err(ApiError::Forbidden {
             code: "needs_sign_in",
             message: "sign in on the page to change your password".to_owned(),
@@ -213,7 +222,7 @@ pub async fn password(
         return Err(ApiError::invalid("old", "the present password is another"));
     }
     let change = UserChange {
-        password: Some(people.hash(body.new, Cost::PASSWORD).await?),
+        password: Some(people.hash_password(body.new).await?),
         ..UserChange::default()
     };
     let change = PeopleChange::ChangeUser(caller.owner.clone(), change);

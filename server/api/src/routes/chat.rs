@@ -11,11 +11,11 @@ use super::talk::{
     sampling_of, serving,
 };
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::reply::Dialect;
 use crate::reply::openai::{streamed, whole};
+use crate::request_context::RequestContext;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::foreign::Aliases;
 use hone_api_types::messages::{parse_messages, parse_prediction};
@@ -23,7 +23,7 @@ use hone_api_types::openai::ChatRequest;
 use hone_api_types::replies::ChatCompletion;
 use hone_api_types::sampling::{limit_of_logprobs, whole as whole_number};
 use hone_api_types::tools::Offer;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 
 /// Answers a conversation.
 #[utoipa::path(
@@ -46,24 +46,30 @@ use hone_inference::Door;
 )]
 pub async fn chat_completions(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
     let (mut body, mut ignored) = ChatRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     let wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.chat.model, (wish.user.as_deref(), &asked)).await?;
-    let (mut talk, aliases) = talk((&http, door), &mut body, &mut ignored)?;
+    let policy = choose(&http, &body.chat.model, wish.user.as_deref(), &context).await?;
+    let (mut talk, aliases) = talk((&http, inference), &mut body, &mut ignored)?;
     let wishes = (
         ("reasoning_effort", body.chat.reasoning_effort.as_deref()),
         ("verbosity", body.chat.verbosity.as_deref()),
     );
-    grant(door, wishes, (&mut talk, &mut ignored))?;
+    grant(inference, wishes, (&mut talk, &mut ignored))?;
     let stream = body.chat.stream.unwrap_or(false);
-    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
+    let capture = capture_of(
+        &http,
+        inference,
+        &context.caller,
+        &body.capture,
+        &mut ignored,
+    )?;
     talk.captures(capture);
     let wants = Wants {
         stream,
@@ -77,15 +83,15 @@ pub async fn chat_completions(
         model: body.chat.model,
         dialect: Dialect::Chat,
         aliases,
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
-    let mut plan = talk.plan(door, policy, (wish, &asked)).await?;
-    if plan.prediction.is_some() && !plan.may_draft(door) {
+    let mut plan = talk.plan(inference, policy, wish, &context).await?;
+    if plan.prediction.is_some() && !plan.may_draft(inference) {
         plan.prediction = None;
         ignored.push("prediction".to_owned());
     }
-    let opened = door.open(plan).await?;
-    let admitted = admit(&http, door, (vec![opened], &wants)).await?;
+    let opened = inference.open(plan).await?;
+    let admitted = admit(&http, inference, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
         streamed(frame, merged)
@@ -98,7 +104,7 @@ pub async fn chat_completions(
 }
 
 fn talk(
-    (http, door): (&Http, &Door),
+    (http, inference): (&Http, &InferenceService),
     body: &mut ChatRequest,
     ignored: &mut Vec<String>,
 ) -> Result<(Talk, Aliases), ApiError> {
@@ -110,7 +116,7 @@ fn talk(
     let functions = chat.functions(&mut reader)?;
     ignored.extend(reader.ignored());
     let n = whole_number("n", chat.n, (1, http.config.choices_max as i64))?.unwrap_or(1);
-    let mut sampling = sampling_of(http, door, &body.sampling)?;
+    let mut sampling = sampling_of(http, inference, &body.sampling)?;
     sampling.top_logprobs = top_logprobs(body)?;
     let limit = limit_of("max_completion_tokens", chat.max_completion_tokens)?;
     let max_tokens = match limit {
@@ -122,7 +128,8 @@ fn talk(
         "top_logprobs",
         max_tokens,
         logprobs.then_some(sampling.top_logprobs),
-        (n as usize, door.backend.capabilities().max_positions),
+        n as usize,
+        inference.backend.capabilities().max_positions,
     )?;
     let tools = &functions.tools;
     let talk = Talk {

@@ -13,11 +13,11 @@ use super::talk::{
     sampling_of, serving,
 };
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::reply::Dialect;
 use crate::reply::openai::{streamed, whole as reply_whole};
+use crate::request_context::RequestContext;
 use hone_api_types::JsonObject;
 use hone_api_types::capture::Capture;
 use hone_api_types::completions::{CompletionRequest, Prompt};
@@ -25,7 +25,7 @@ use hone_api_types::foreign::Aliases;
 use hone_api_types::replies::TextCompletion;
 use hone_api_types::sampling::{limit_of_logprobs, whole};
 use hone_api_types::session::SessionWish;
-use hone_inference::{Door, PromptSource, Shape};
+use hone_inference::{InferenceService, PromptSource, Shape};
 
 /// Tokens sampled where the request does not say; the default this API always had.
 const MAX_TOKENS_DEFAULT: u32 = 16;
@@ -51,12 +51,12 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 )]
 pub async fn completions(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
-    let whose = (&*http, &asked, &headers);
+    let whose = (&*http, &context, &headers);
     let Begun {
         admitted,
         stream,
@@ -85,26 +85,32 @@ pub(super) struct Begun {
 
 /// Begins what a text completion's body asks for, whose prompt is in the caller's field `param`.
 pub(super) async fn begin(
-    (http, asked, headers): (&Http, &Asked, &HeaderMap),
+    (http, context, headers): (&Http, &RequestContext, &HeaderMap),
     object: JsonObject,
     (dialect, param): (Dialect, &'static str),
 ) -> Result<Begun, ApiError> {
     let (mut body, mut ignored) = CompletionRequest::from_object(object)?;
     body.text.prompt_at = Some(param);
     ignored.extend(body.session.not_kept());
-    let door = serving(http)?;
+    let inference = serving(http)?;
     let wish = body.session.resolve(headers, &http.binding)?;
-    let policy = choose(http, &body.text.model, (wish.user.as_deref(), asked)).await?;
+    let policy = choose(http, &body.text.model, wish.user.as_deref(), context).await?;
     let wanted = Wanted {
         form: std::mem::take(&mut body.shape),
         offer: None,
         ignore_end: body.sampling.ignore_eos.unwrap_or(false),
     };
-    let (shape, _) = wanted.shape(door, asked.caller.counts_as()).await?;
+    let (shape, _) = wanted.shape(inference, context.caller.counts_as()).await?;
     let stream = body.text.stream.unwrap_or(false);
-    let capture = capture_of((http, door), &asked.caller, &body.capture, &mut ignored)?;
+    let capture = capture_of(
+        http,
+        inference,
+        &context.caller,
+        &body.capture,
+        &mut ignored,
+    )?;
     let how = (policy, shape, capture);
-    let (plans, logprobs) = plans((http, door), how, (&body, &wish, asked))?;
+    let (plans, logprobs) = plans((http, inference), how, (&body, &wish, context))?;
     let wants = Wants {
         stream,
         include_usage: includes_usage(body.text.stream_options.as_ref()),
@@ -113,14 +119,14 @@ pub(super) async fn begin(
         model: body.text.model,
         dialect,
         aliases: Aliases::default(),
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
     let mut opened = Vec::with_capacity(plans.len());
     for plan in plans {
-        opened.push(door.open(plan).await.map_err(of_prompt(param))?);
+        opened.push(inference.open(plan).await.map_err(of_prompt(param))?);
     }
     Ok(Begun {
-        admitted: admit(http, door, (opened, &wants)).await?,
+        admitted: admit(http, inference, (opened, &wants)).await?,
         stream,
         ignored,
     })
@@ -128,11 +134,11 @@ pub(super) async fn begin(
 
 /// One plan per prompt, and how many alternatives to report per token.
 fn plans(
-    (http, door): (&Http, &Door),
+    (http, inference): (&Http, &InferenceService),
     (policy, shape, capture): (PolicyChoice, Option<Shape>, Capture),
-    (body, wish, asked): (&CompletionRequest, &SessionWish, &Asked),
+    (body, wish, context): (&CompletionRequest, &SessionWish, &RequestContext),
 ) -> Result<(Vec<hone_inference::Request>, Option<u8>), ApiError> {
-    let able = door.backend.capabilities();
+    let able = inference.backend.capabilities();
     let (prompts, max_positions) = (body.prompts(able.vocab)?, able.max_positions);
     let choices_max = http.config.choices_max as i64;
     let n = whole("n", body.text.n, (1, choices_max))?.unwrap_or(1) as u32;
@@ -143,7 +149,7 @@ fn plans(
         ));
     }
     let logprobs = whole("logprobs", body.text.logprobs, (0, 20))?.map(|l| l as u8);
-    let mut sampling = sampling_of(http, door, &body.sampling)?;
+    let mut sampling = sampling_of(http, inference, &body.sampling)?;
     sampling.top_logprobs = logprobs.unwrap_or(0);
     sampling.top_behavior = !capture.raw;
     let max_tokens = limit_of("max_tokens", body.text.max_tokens)?;
@@ -151,36 +157,29 @@ fn plans(
         "logprobs",
         Some(max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
         logprobs,
-        (n as usize * prompts.len(), max_positions),
+        n as usize * prompts.len(),
+        max_positions,
     )?;
     let stops = body.sampling.stops()?;
-    let (scope, said_by) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
+    let (scope, said_by) = inference
+        .rules
+        .scope(&context.caller.owner, wish.user.as_deref());
     let plans = prompts.into_iter().zip(0u32..).map(|(prompt, at)| {
-        let (text, source) = match prompt {
-            Prompt::Text(text) => (text.clone(), PromptSource::Text(text)),
-            Prompt::Tokens(tokens) if tokens.len() > max_positions => {
-                return Err(ApiError::ContextLength {
-                    param: body.text.prompt_at.unwrap_or("prompt"),
-                    prompt_tokens: tokens.len(),
-                    max_positions,
-                    model_positions: able.model_positions,
-                });
-            }
-            Prompt::Tokens(tokens) => (door.language.decode(&tokens), PromptSource::Tokens(tokens)),
-        };
+        let prompt_at = body.text.prompt_at.unwrap_or("prompt");
+        let (text, source) = source_of(inference, prompt, prompt_at)?;
         Ok(hone_inference::Request {
-            id: asked.id,
+            id: context.id,
             scope: scope.clone(),
             source: said_by.clone(),
-            owner: asked.caller.owner.clone(),
-            keeper: asked.caller.keeper().cloned(),
+            owner: context.caller.owner.clone(),
+            keeper: context.caller.keeper().cloned(),
             policy: policy.clone(),
             session_key: wish.session_key.clone(),
             kind: wish.kind,
             continues: None,
             done: wish.done && wish.kind != Some(TurnKind::Side),
             store: wish.store,
-            despite_store_false: asked.caller.despite_store_false,
+            despite_store_false: context.caller.despite_store_false,
             checks: wish.checks.clone(),
             messages: vec![Message::text(Role::User, text)],
             prompt: source,
@@ -196,8 +195,32 @@ fn plans(
             shape: shape.clone(),
             form_members: None,
             metadata: wish.metadata.clone(),
-            parent: asked.parent,
+            parent: context.parent,
         })
     });
     Ok((plans.collect::<Result<_, ApiError>>()?, logprobs))
+}
+
+/// The text of a prompt, and where its tokens come from. The field `param` holds it.
+fn source_of(
+    inference: &InferenceService,
+    prompt: Prompt,
+    param: &'static str,
+) -> Result<(String, PromptSource), ApiError> {
+    let able = inference.backend.capabilities();
+    match prompt {
+        Prompt::Text(text) => Ok((text.clone(), PromptSource::Text(text))),
+        Prompt::Tokens(tokens) if tokens.len() > able.max_positions => {
+            Err(ApiError::ContextLength {
+                param,
+                prompt_tokens: tokens.len(),
+                max_positions: able.max_positions,
+                model_positions: able.model_positions,
+            })
+        }
+        Prompt::Tokens(tokens) => Ok((
+            inference.language.decode(&tokens),
+            PromptSource::Tokens(tokens),
+        )),
+    }
 }

@@ -12,8 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use super::auth::strict;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use crate::settings::Setting;
 use crate::{Http, lists};
 use hone_monitor::watch::Since;
@@ -186,13 +186,15 @@ pub struct DrainRequest {
 )]
 pub async fn drain(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<DrainReply> {
     let wish: DrainRequest = strict(&http, request).await?;
     let draining = wish.draining.unwrap_or(true);
     let act = if draining { "drain.begin" } else { "drain.end" };
-    http.audit.record(&asked.caller, act, "", json!({})).await?;
+    http.audit
+        .record(&context.caller, act, "", json!({}))
+        .await?;
     match draining {
         true => http.life.drain(),
         false => http.life.resume(),
@@ -201,6 +203,9 @@ pub async fn drain(
     Ok(Json(DrainReply {
         object: "drain",
         draining: http.life.is_draining(),
-        completions_live: http.door.as_ref().map_or(0, |door| door.live.count()),
+        completions_live: http
+            .inference
+            .as_ref()
+            .map_or(0, |inference| inference.live.count()),
     }))
 }

@@ -12,11 +12,11 @@ use utoipa::ToSchema;
 use super::Reply;
 use super::talk::{named, serving};
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::completions::{Prompt, prompts_of};
-use hone_inference::{Door, chars_of};
+use hone_inference::{InferenceService, chars_of};
 
 /// Most inputs of one request.
 const INPUTS_MAX: usize = 256;
@@ -91,12 +91,12 @@ pub struct EmbeddingsReply {
 )]
 pub async fn embeddings(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<EmbeddingsReply> {
     let mut object = read_json(request, http.body_limits()).await?;
     let body: EmbeddingsRequest = object.read()?;
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     named(&http, &body.model)?;
     let base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
@@ -110,14 +110,14 @@ pub async fn embeddings(
     };
     let input = body.input;
     let chars = chars_of(&input);
-    let inputs = door
-        .apart((asked.caller.counts_as(), chars), move |door| {
-            inputs(door, &input)
+    let inputs = inference
+        .apart(context.caller.counts_as(), chars, move |inference| {
+            inputs(inference, &input)
         })
         .await??;
     let prompt_tokens = inputs.iter().map(Vec::len).sum();
-    let vectors = door
-        .embed((asked.caller.counts_as(), asked.id), inputs)
+    let vectors = inference
+        .embed((context.caller.counts_as(), context.id), inputs)
         .await?;
     if let (Some(wanted), Some(first)) = (body.dimensions, vectors.first())
         && wanted != first.len()
@@ -152,13 +152,13 @@ pub async fn embeddings(
     }))
 }
 
-fn inputs(door: &Door, input: &Value) -> Result<Vec<Vec<Token>>, ApiError> {
-    let capabilities = door.backend.capabilities();
-    let prompts = prompts_of(("input", input), capabilities.vocab, INPUTS_MAX)?;
+fn inputs(inference: &InferenceService, input: &Value) -> Result<Vec<Vec<Token>>, ApiError> {
+    let capabilities = inference.backend.capabilities();
+    let prompts = prompts_of("input", input, capabilities.vocab, INPUTS_MAX)?;
     let tokens: Vec<Vec<Token>> = prompts
         .into_iter()
         .map(|prompt| match prompt {
-            Prompt::Text(text) => door.language.encode(&text, true),
+            Prompt::Text(text) => inference.language.encode(&text, true),
             Prompt::Tokens(tokens) => tokens,
         })
         .collect();

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use super::Reply;
 use super::auth::strict;
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::feedback::{FeedbackReply, FeedbackRequest};
 
 /// Why feedback waits for its turn.
@@ -44,7 +44,7 @@ const NOT_ALLOWED: &str = "nothing learns from it, because this user's turns wer
 )]
 pub async fn feedback(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<FeedbackReply> {
     let body: FeedbackRequest = strict(&http, request).await?;
@@ -58,7 +58,7 @@ pub async fn feedback(
     let feedback = Feedback {
         id: FeedbackId(http.ids.next()),
         turn: wish.turn,
-        owner: asked.caller.owner,
+        owner: context.caller.owner,
         client_id: wish.client_id,
         score: wish.score,
         comment: wish.comment,

@@ -9,10 +9,10 @@ use super::completions::{Begun, begin};
 use super::name_ignored;
 use super::talk::{Admitted, serving};
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::reply::{Dialect, generate as reply};
+use crate::request_context::RequestContext;
 use hone_api_types::generate::{Form, GenerateRequest, Reduced, Served, SglangRequest};
 use hone_api_types::{JsonObject, RequestError};
 
@@ -37,10 +37,10 @@ use hone_api_types::{JsonObject, RequestError};
 )]
 pub async fn generate(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (begun, form) = begun((&http, &asked), request, GenerateRequest::reduce).await?;
+    let (begun, form) = begun((&http, &context), request, GenerateRequest::reduce).await?;
     let (frame, merged, about) = begun.admitted.parts();
     let response = match begun.stream {
         true => reply::streamed(frame, merged, form),
@@ -70,10 +70,10 @@ pub async fn generate(
 )]
 pub async fn sglang_generate(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (begun, form) = begun((&http, &asked), request, SglangRequest::reduce).await?;
+    let (begun, form) = begun((&http, &context), request, SglangRequest::reduce).await?;
     let (frame, merged, about) = begun.admitted.parts();
     let response = reply::sglang(frame, merged, &form).await?;
     Ok(named(response, &about, &begun.ignored))
@@ -81,7 +81,7 @@ pub async fn sglang_generate(
 
 /// Begins what a body asks for that `reduce` reads.
 async fn begun(
-    (http, asked): (&Http, &Asked),
+    (http, context): (&Http, &RequestContext),
     request: Request,
     reduce: impl FnOnce(JsonObject, &Served<'_>) -> Result<Reduced, RequestError>,
 ) -> Result<(Begun, Form), ApiError> {
@@ -93,7 +93,7 @@ async fn begun(
         end_tokens: &able.end_tokens,
     };
     let (object, form, param) = reduce(object, &served)?;
-    let whose = (http, asked, &headers);
+    let whose = (http, context, &headers);
     let begun = begin(whose, object, (Dialect::Tokens, param)).await?;
     Ok((begun, form))
 }

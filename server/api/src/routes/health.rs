@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hone_runtime::RoomState;
+use hone_runtime::LoopPhase;
 
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
@@ -31,15 +31,15 @@ pub async fn readyz(State(http): State<Arc<Http>>) -> Response {
         return not_ready(why);
     }
     // An engine without work learns of its switch with the next request.
-    let switch = http.board.switch("serve");
+    let switch = http.registry.switch("serve");
     if switch.is_some_and(|switch| switch.is_paused()) {
         return not_ready(
             "the serve loop is switched off; POST /admin/v1/loops/serve/resume switches it on",
         );
     }
-    let serve = http.board.snapshot().get("serve").map(|s| s.state);
+    let serve = http.registry.snapshot().get("serve").map(|s| s.state);
     match serve {
-        Some(RoomState::Stopped | RoomState::Restarting) => {
+        Some(LoopPhase::Stopped | LoopPhase::Restarting) => {
             not_ready("the serve loop does not run at present")
         }
         _ => ready(&http).into_response(),

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::Reply;
 use super::auth::{Made, strict};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_accounts::Caller;
-use hone_accounts::secrets::{self, Cost};
+use hone_accounts::secrets;
 use hone_accounts::{audit, expiry, store_error};
 use hone_api_types::people::{
     KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_role,
@@ -32,8 +32,8 @@ use hone_api_types::people::{
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_keys(State(http): State<Arc<Http>>, asked: Asked) -> Reply<KeyList> {
-    list(&http, Some(&asked.caller.owner)).await
+pub async fn list_keys(State(http): State<Arc<Http>>, context: RequestContext) -> Reply<KeyList> {
+    list(&http, Some(&context.caller.owner)).await
 }
 
 /// Everybody's keys.
@@ -80,11 +80,11 @@ async fn list(http: &Http, owner: Option<&str>) -> Reply<KeyList> {
 )]
 pub async fn make_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Made<KeyReply> {
     let body: KeyRequest = strict(&http, request).await?;
-    let (people, caller) = (&http.people, &asked.caller);
+    let (people, caller) = (&http.people, &context.caller);
     let now_ms = people.now_ms();
     let (label, role) = (parse_label(&body.name)?, parse_role(body.role.as_deref())?);
     check_role(caller, role)?;
@@ -96,7 +96,7 @@ pub async fn make_key(
     }
     expiry::check(body.expires_ms, now_ms)
         .map_err(|message| ApiError::invalid("expires_ms", message))?;
-    check_number(&http, (&caller.owner, Makes::Another), now_ms).await?;
+    check_number(&http, &caller.owner, Makes::Another, now_ms).await?;
     let wanted = body.limits.map(RateLimits::from).unwrap_or_default();
     let wanted = Wanted {
         owner: caller.owner.clone(),
@@ -136,7 +136,7 @@ async fn fresh(http: &Http, wanted: Wanted) -> Result<(ApiKey, String), ApiError
         owner: wanted.owner,
         label: wanted.label,
         role: wanted.role,
-        hash: http.people.hash(made.key.clone(), Cost::KEY).await?,
+        sha256: Some(secrets::digest(&made.key)),
         limits: wanted.limits,
         despite_store_false: wanted.despite_store_false,
         raw_logprobs: wanted.raw_logprobs,
@@ -168,7 +168,10 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
         return wanted;
     }
     let own = caller.allowance.key.as_ref().map(|(_, own)| *own);
-    wanted.within(own.unwrap_or_default(), http.meters.limits().key.rates())
+    wanted.within(
+        own.unwrap_or_default(),
+        http.rate_limiter.limits().key.rates(),
+    )
 }
 
 /// What a new key is made for.
@@ -180,7 +183,8 @@ enum Makes {
 
 async fn check_number(
     http: &Http,
-    (owner, makes): (&str, Makes),
+    owner: &str,
+    makes: Makes,
     now_ms: Millis,
 ) -> Result<(), ApiError> {
     let keys = http.people.store().keys(Some(owner)).await;
@@ -253,15 +257,15 @@ async fn own(http: &Http, caller: &Caller, id: &str) -> Result<ApiKey, ApiError>
 )]
 pub async fn rotate_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Made<KeyReply> {
-    let caller = &asked.caller;
+    let caller = &context.caller;
     let old = own(&http, caller, &id).await?;
     check_role(caller, old.role)?;
     let now_ms = http.people.now_ms();
     expiry::check_rotated(old.expires_ms, now_ms, "POST /v1/keys").map_err(ApiError::NotFound)?;
-    check_number(&http, (&old.owner, Makes::Successor), now_ms).await?;
+    check_number(&http, &old.owner, Makes::Successor, now_ms).await?;
     let wanted = Wanted {
         owner: old.owner,
         label: old.label,
@@ -301,12 +305,12 @@ pub async fn rotate_key(
 )]
 pub async fn change_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
     request: Request,
 ) -> Reply<KeyReply> {
     let body: KeyPatch = strict(&http, request).await?;
-    let mut key = own(&http, &asked.caller, &id).await?;
+    let mut key = own(&http, &context.caller, &id).await?;
     let wanted = KeyChange {
         despite_store_false: body.despite_store_false,
         raw_logprobs: parse_logprobs(body.logprobs_mode.as_deref())?,
@@ -325,7 +329,7 @@ pub async fn change_key(
         return Err(ApiError::invalid("despite_store_false", why));
     }
     let change = PeopleChange::ChangeKey(id.clone(), wanted);
-    done(&http, &asked.caller, (change, "key.change", &id), detail).await?;
+    done(&http, &context.caller, (change, "key.change", &id), detail).await?;
     Ok(Json(KeyReply::of(key, None)))
 }
 
@@ -344,11 +348,11 @@ pub async fn change_key(
 )]
 pub async fn revoke_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    own(&http, &asked.caller, &id).await?;
-    revoke(&http, &asked.caller, id).await
+    own(&http, &context.caller, &id).await?;
+    revoke(&http, &context.caller, id).await
 }
 
 /// Revokes anybody's key, at once.
@@ -366,10 +370,10 @@ pub async fn revoke_key(
 )]
 pub async fn revoke_any_key(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    revoke(&http, &asked.caller, id).await
+    revoke(&http, &context.caller, id).await
 }
 
 async fn revoke(http: &Http, caller: &Caller, id: String) -> Result<StatusCode, ApiError> {

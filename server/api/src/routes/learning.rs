@@ -13,9 +13,9 @@ use serde_json::json;
 use super::auth::strict;
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists::query;
+use crate::request_context::RequestContext;
 use hone_api_types::learning::{
     ConsentReply, ConsentRequest, ForgetReply, ForgetRequest, ImprovementReply, LearnedReply,
     ScopeQuery, UserQuery, WishReply,
@@ -27,14 +27,18 @@ use hone_api_types::under_way::{LearningReply, UnderWayReply};
 const VERSIONS_MAX: usize = 100;
 
 /// The caller's own scope.
-fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
-    Ok(http.rules.scope(&asked.caller.owner, named_user(user)?).0)
+fn own_scope(http: &Http, context: &RequestContext, user: Option<&str>) -> Result<Scope, ApiError> {
+    Ok(http.rules.scope(&context.caller.owner, named_user(user)?).0)
 }
 
 /// The same for what is done to all of it: where several people share one policy, naming one of them
 /// must not do it to all.
-fn whole_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
-    match http.rules.scope(&asked.caller.owner, named_user(user)?) {
+fn whole_scope(
+    http: &Http,
+    context: &RequestContext,
+    user: Option<&str>,
+) -> Result<Scope, ApiError> {
+    match http.rules.scope(&context.caller.owner, named_user(user)?) {
         (_, Some(source)) if !source.is_empty() => Err(ApiError::Forbidden {
             code: "shared_policy",
             message: "several people share this policy, so this would be done to all of them: leave `user` \
@@ -59,11 +63,11 @@ fn whole_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, 
 )]
 pub async fn get_consent(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<ConsentReply> {
-    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
-    let owner = &asked.caller.owner;
+    let scope = own_scope(&http, &context, query(wanted)?.user.as_deref())?;
+    let owner = &context.caller.owner;
     let consent = http.rules.consent(owner, &scope);
     Ok(Json(ConsentReply::new(
         consent,
@@ -91,25 +95,25 @@ pub async fn get_consent(
 )]
 pub async fn put_consent(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<ConsentReply> {
     let body: ConsentRequest = strict(&http, request).await?;
-    let scope = whole_scope(&http, &asked, body.user.as_deref())?;
+    let scope = whole_scope(&http, &context, body.user.as_deref())?;
     let _deciding = http.rules.deciding().await;
-    let (before, _) = http.rules.consent(&asked.caller.owner, &scope);
+    let (before, _) = http.rules.consent(&context.caller.owner, &scope);
     let consent = body.consent(before);
     let detail =
         json!({"learning": consent.learning, "despite_store_false": consent.despite_store_false});
     let recorded = http
         .audit
-        .record(&asked.caller, "consent.decide", scope.as_str(), detail);
+        .record(&context.caller, "consent.decide", scope.as_str(), detail);
     recorded.await?;
     let now_ms = http.clock.now_ms();
     let stored = http.personal.set_consent(&scope, consent, now_ms).await;
     let withdrawn = stored.map_err(|error| ledger_error(&error))?;
     http.rules.decided(&scope, consent);
-    let whose = (&*http.rules, asked.caller.owner.as_str());
+    let whose = (&*http.rules, context.caller.owner.as_str());
     Ok(Json(ConsentReply::new((consent, true), whose, withdrawn)))
 }
 
@@ -139,16 +143,16 @@ fn forget_error(error: LedgerError) -> ApiError {
 )]
 pub async fn forget(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<ForgetReply> {
     let body: ForgetRequest = strict(&http, request).await?;
     let id = ForgetId(http.ids.next());
     let what = body.what()?;
     let scope = match &what {
-        ForgetWhat::All => whole_scope(&http, &asked, body.user.as_deref())?,
+        ForgetWhat::All => whole_scope(&http, &context, body.user.as_deref())?,
         ForgetWhat::Session(_) | ForgetWhat::Turns(_) => {
-            own_scope(&http, &asked, body.user.as_deref())?
+            own_scope(&http, &context, body.user.as_deref())?
         }
     };
     let kind = match &what {
@@ -161,10 +165,12 @@ pub async fn forget(
     let wish = ForgetWish {
         id,
         scope,
-        owner: asked.caller.owner.clone(),
+        owner: context.caller.owner.clone(),
         what,
         now_ms: http.clock.now_ms(),
-        entry: http.audit.entry(&asked.caller, ("forget", &object), detail),
+        entry: http
+            .audit
+            .entry(&context.caller, ("forget", &object), detail),
     };
     if body.dry_run.unwrap_or(false) {
         let plan = http.personal.plan_forget(&wish).await;
@@ -180,17 +186,23 @@ pub async fn forget(
 }
 
 /// Forgets one turn of the caller.
-pub(super) async fn erase_turn(http: &Http, turn: &Turn, asked: &Asked) -> Result<(), ApiError> {
+pub(super) async fn erase_turn(
+    http: &Http,
+    turn: &Turn,
+    context: &RequestContext,
+) -> Result<(), ApiError> {
     let id = ForgetId(http.ids.next());
     let detail = json!({"scope": turn.scope.as_str(), "what": "turns"});
     let object = format!("fgt_{id}");
     let wish = ForgetWish {
         id,
         scope: turn.scope.clone(),
-        owner: asked.caller.owner.clone(),
+        owner: context.caller.owner.clone(),
         what: ForgetWhat::Turns(vec![turn.id]),
         now_ms: http.clock.now_ms(),
-        entry: http.audit.entry(&asked.caller, ("forget", &object), detail),
+        entry: http
+            .audit
+            .entry(&context.caller, ("forget", &object), detail),
     };
     http.eraser.begin(&wish).await.map_err(forget_error)?;
     http.paired.forget(&wish.scope);
@@ -215,7 +227,7 @@ pub(super) async fn erase_turn(http: &Http, turn: &Turn, asked: &Asked) -> Resul
 )]
 pub async fn get_forget(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<ForgetReply> {
     let unknown = || {
@@ -225,7 +237,7 @@ pub async fn get_forget(
     let wish = ForgetId::parse(&id).ok_or_else(unknown)?;
     let report = http.personal.forget(wish).await;
     let report: Option<ForgetReport> = report.map_err(|error| ledger_error(&error))?;
-    let is_own = |report: &ForgetReport| report.scope.owner() == Some(&*asked.caller.owner);
+    let is_own = |report: &ForgetReport| report.scope.owner() == Some(&*context.caller.owner);
     let report = report.filter(is_own);
     Ok(Json(ForgetReply::new(&report.ok_or_else(unknown)?, false)))
 }
@@ -260,11 +272,11 @@ async fn measured(http: &Http, scope: &Scope, share: f64) -> Reply<ImprovementRe
 )]
 pub async fn improvement(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<ImprovementReply> {
-    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
-    let share = http.rules.holdback_share(&asked.caller.owner);
+    let scope = own_scope(&http, &context, query(wanted)?.user.as_deref())?;
+    let share = http.rules.holdback_share(&context.caller.owner);
     measured(&http, &scope, share).await
 }
 
@@ -305,12 +317,12 @@ pub async fn admin_improvement(
 )]
 pub async fn learned(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<LearnedReply> {
     let wanted = query(wanted)?;
     let user = named_user(wanted.user.as_deref())?;
-    let (scope, source) = http.rules.scope(&asked.caller.owner, user);
+    let (scope, source) = http.rules.scope(&context.caller.owner, user);
     let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
     let learned = learned.map_err(|error| ledger_error(&error))?;
     let wishes = wishes(&http, (&scope, source.as_deref())).await?;
@@ -374,10 +386,10 @@ async fn wishes(
 )]
 pub async fn learning(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     wanted: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<LearningReply> {
-    let scope = own_scope(&http, &asked, query(wanted)?.user.as_deref())?;
+    let scope = own_scope(&http, &context, query(wanted)?.user.as_deref())?;
     let job = (http.under_way)().filter(|job| job.scope == scope);
     Ok(Json(LearningReply {
         object: "learning",

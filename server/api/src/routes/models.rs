@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 use super::Reply;
 use super::talk::choose;
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 
 /// A model name that requests may use.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -86,8 +86,8 @@ fn rfc3339(seconds: i64) -> String {
 }
 
 fn cards(http: &Http) -> Vec<ModelCard> {
-    let able = http.door.as_ref();
-    let able = able.map(|door| door.backend.capabilities());
+    let able = http.inference.as_ref();
+    let able = able.map(|inference| inference.backend.capabilities());
     let max_model_len = able.as_ref().map(|able| able.max_positions);
     let n_ctx_train = able.as_ref().map(|able| able.model_positions);
     let created = http.models.created;
@@ -173,12 +173,12 @@ pub async fn list_models(State(http): State<Arc<Http>>) -> Json<ModelList> {
 )]
 pub async fn get_model(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<ModelCard> {
     let mut card = cards(&http).into_iter().find(|card| card.id == id);
     if card.is_none() {
-        choose(&http, &id, (None, &asked)).await?;
+        choose(&http, &id, None, &context).await?;
         card = versioned(&http, &id);
     }
     card.map(Json)

@@ -14,10 +14,10 @@ use super::talk::{
     sampling_of, serving,
 };
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::reply::{Dialect, responses as reply};
+use crate::request_context::RequestContext;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::foreign::Aliases;
@@ -50,29 +50,35 @@ const INSTRUCTIONS: &str = "instructions";
 )]
 pub async fn create_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Result<Response, ApiError> {
     let headers = request.headers().clone();
     let object = read_json(request, http.body_limits()).await?;
     let (body, mut ignored) = ResponsesRequest::from_object(object)?;
     ignored.extend(body.session.not_kept());
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     let mut wish = body.session.resolve(&headers, &http.binding)?;
-    let policy = choose(&http, &body.response.model, (wish.user.as_deref(), &asked)).await?;
-    let previous = previous(&http, &body, &asked).await?;
+    let policy = choose(&http, &body.response.model, wish.user.as_deref(), &context).await?;
+    let previous = previous(&http, &body, &context).await?;
     if let Some(turn) = &previous
         && wish.session_key.is_none()
     {
         wish.session_key.clone_from(&turn.session_key);
     }
     let echo = echo(&body, wish.store);
-    let stored = stored(&http, &body, &asked).await?;
+    let stored = stored(&http, &body, &context).await?;
     let said = (&body, previous.as_ref(), &stored);
-    let (mut talk, next_from, aliases) = talk((&http, door), said, &mut ignored)?;
-    grant(door, body.wishes()?, (&mut talk, &mut ignored))?;
+    let (mut talk, next_from, aliases) = talk((&http, inference), said, &mut ignored)?;
+    grant(inference, body.wishes()?, (&mut talk, &mut ignored))?;
     let stream = body.response.stream.unwrap_or(false);
-    let capture = capture_of((&http, door), &asked.caller, &body.capture, &mut ignored)?;
+    let capture = capture_of(
+        &http,
+        inference,
+        &context.caller,
+        &body.capture,
+        &mut ignored,
+    )?;
     talk.captures(capture);
     let wants = Wants {
         stream,
@@ -82,18 +88,18 @@ pub async fn create_response(
         model: body.response.model,
         dialect: Dialect::Responses,
         aliases,
-        request: asked.shown.clone(),
+        request: context.public_id.clone(),
     };
-    let mut planned = talk.plan(door, policy, (wish, &asked)).await?;
+    let mut planned = talk.plan(inference, policy, wish, &context).await?;
     let named = previous.filter(|turn| turn.scope == planned.scope);
     planned.continues = named.map(|turn| Continued {
         session: turn.session,
         turn: turn.id,
         next_from,
     });
-    let opened = door.open(planned).await;
+    let opened = inference.open(planned).await;
     let opened = opened.map_err(of_prompt("input"))?;
-    let admitted = admit(&http, door, (vec![opened], &wants)).await?;
+    let admitted = admit(&http, inference, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {
         reply::streamed(frame, merged, echo)
@@ -109,7 +115,7 @@ pub async fn create_response(
 async fn previous(
     http: &Http,
     body: &ResponsesRequest,
-    asked: &Asked,
+    context: &RequestContext,
 ) -> Result<Option<Turn>, ApiError> {
     let Some(id) = &body.response.previous_response_id else {
         return Ok(None);
@@ -121,13 +127,13 @@ async fn previous(
         ))
     };
     let turn = parse_turn_id(id).ok_or_else(unknown)?;
-    let turn = own_turn(http, turn, asked).await?;
+    let turn = own_turn(http, turn, context).await?;
     turn.map(Some).ok_or_else(unknown)
 }
 
 /// What is asked, and where in its messages those after the previous response begin.
 fn talk(
-    (http, door): (&Http, &hone_inference::Door),
+    (http, inference): (&Http, &hone_inference::InferenceService),
     (body, previous, stored): (&ResponsesRequest, Option<&Turn>, &Stored),
     ignored: &mut Vec<String>,
 ) -> Result<(Talk, usize, Aliases), ApiError> {
@@ -155,7 +161,7 @@ fn talk(
         body.choice().as_ref(),
         fields.parallel_tool_calls,
     )?;
-    let mut sampling = sampling_of(http, door, &body.sampling)?;
+    let mut sampling = sampling_of(http, inference, &body.sampling)?;
     let top = whole_number("top_logprobs", fields.top_logprobs, (0, 20))?;
     sampling.top_logprobs = top.unwrap_or(0) as u8;
     let alternatives = body.wants_logprobs().then_some(sampling.top_logprobs);
@@ -164,7 +170,8 @@ fn talk(
         "top_logprobs",
         max_tokens,
         alternatives,
-        (1, door.backend.capabilities().max_positions),
+        1,
+        inference.backend.capabilities().max_positions,
     )?;
     let talk = Talk {
         messages,

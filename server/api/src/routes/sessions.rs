@@ -13,9 +13,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::turns::{FateReply, FeedbackView};
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists::{self, List};
+use crate::request_context::RequestContext;
 use hone_inference::call_id;
 
 /// Most bytes of a search.
@@ -81,7 +81,7 @@ impl SessionReply {
 )]
 pub async fn list_sessions(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: Result<Query<SessionsQuery>, QueryRejection>,
 ) -> Reply<List<SessionReply>> {
     let query = lists::query(query)?;
@@ -94,7 +94,7 @@ pub async fn list_sessions(
             format!("search must have at most {SEARCH_BYTES_MAX} bytes"),
         ));
     }
-    let scope = listed(&http, &asked.caller.owner, query.user.as_ref())?;
+    let scope = listed(&http, &context.caller.owner, query.user.as_ref())?;
     let page = http.ledger.session_page((&scope, search), before, limit);
     let page = page.await.map_err(|e| ledger_error(&e))?;
     let next = page.next.map(|(ms, number)| format!("{ms}.{number}"));
@@ -183,8 +183,8 @@ pub struct SessionTurnReply {
 
 impl SessionTurnReply {
     fn of(turn: SessionTurn) -> Self {
-        let heard = hone_domain::Heard::whole(&turn.completion);
-        let calls = heard.calls.into_iter().enumerate();
+        let parsed = hone_domain::ParsedOutput::whole(&turn.completion);
+        let calls = parsed.calls.into_iter().enumerate();
         let calls = calls.map(|(number, called)| CallReply {
             id: call_id(turn.id, number),
             r#type: "function",
@@ -195,8 +195,8 @@ impl SessionTurnReply {
         });
         Self {
             tool_calls: calls.collect(),
-            content: heard.content,
-            reasoning: heard.reasoning,
+            content: parsed.content,
+            reasoning: parsed.reasoning,
             turn_id: turn.id.prefixed(),
             parent_id: turn.parent.map(TurnId::prefixed),
             choice_index: turn.choice_index,
@@ -259,7 +259,7 @@ pub struct SessionHead {
 )]
 pub async fn get_session(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
     query: Result<Query<SessionQuery>, QueryRejection>,
 ) -> Reply<ConversationReply> {
@@ -273,7 +273,7 @@ pub async fn get_session(
     let session = SessionId::parse(&id).ok_or_else(unknown)?;
     let view = http.ledger.session(session, before, limit).await;
     let view = view.map_err(|e| ledger_error(&e))?;
-    let view = view.filter(|view| view.owner == asked.caller.owner);
+    let view = view.filter(|view| view.owner == context.caller.owner);
     let view = view.ok_or_else(unknown)?;
     let line = view.line;
     Ok(Json(ConversationReply {
@@ -410,21 +410,22 @@ impl TurnsQuery {
 )]
 pub async fn list_turns(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: Result<Query<TurnsQuery>, QueryRejection>,
 ) -> Reply<List<TurnLineReply>> {
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
-    let filter = query.filter(&http, &asked.caller.owner)?;
-    turn_page(&http, &filter, (before, limit)).await
+    let filter = query.filter(&http, &context.caller.owner)?;
+    turn_page(&http, &filter, before, limit).await
 }
 
 /// One page of turns as a reply.
 pub(super) async fn turn_page(
     http: &Http,
     filter: &TurnFilter,
-    (before, limit): (Option<u64>, usize),
+    before: Option<u64>,
+    limit: usize,
 ) -> Reply<List<TurnLineReply>> {
     let page = http.ledger.turn_page(filter, before, limit).await;
     let page = page.map_err(|e| ledger_error(&e))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use hone_domain::{Heard, StopReason, ToolCall, Turn, TurnId};
+use hone_domain::{ParsedOutput, StopReason, ToolCall, Turn, TurnId};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -13,8 +13,8 @@ use utoipa::ToSchema;
 use super::learning::erase_turn;
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::responses::{ResponsesRequest, Stored, StoredItem};
 use hone_inference::call_id;
@@ -23,7 +23,7 @@ use hone_inference::call_id;
 pub(super) async fn stored(
     http: &Http,
     body: &ResponsesRequest,
-    asked: &Asked,
+    context: &RequestContext,
 ) -> Result<Stored, ApiError> {
     let mut found = Stored::new();
     for id in body.references() {
@@ -33,7 +33,7 @@ pub(super) async fn stored(
         let Some(turn) = turn_of_item(id) else {
             continue;
         };
-        if let Some(turn) = own_turn(http, turn, asked).await? {
+        if let Some(turn) = own_turn(http, turn, context).await? {
             found.extend(items_of(&turn));
         }
     }
@@ -51,28 +51,28 @@ fn turn_of_item(id: &str) -> Option<TurnId> {
 pub(super) async fn own_turn(
     http: &Http,
     turn: TurnId,
-    asked: &Asked,
+    context: &RequestContext,
 ) -> Result<Option<Turn>, ApiError> {
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
-    let view = view.filter(|view| view.turn.owner == asked.caller.owner);
+    let view = view.filter(|view| view.turn.owner == context.caller.owner);
     Ok(view.map(|view| view.turn))
 }
 
 /// The items of a stored response by the ids that they have in it, whole or streamed.
 fn items_of(turn: &Turn) -> Stored {
-    let heard = Heard::whole(&turn.completion_text);
+    let parsed = ParsedOutput::whole(&turn.completion_text);
     let id = |prefix: &str, at: usize| format!("{prefix}_{}{at}", turn.id.0.simple());
     let mut items = Stored::new();
     let mut at = 0;
-    if !heard.reasoning.is_empty() {
+    if !parsed.reasoning.is_empty() {
         items.insert(id("rs", at), StoredItem::Reasoning);
         at += 1;
     }
-    if !heard.content.trim().is_empty() || heard.calls.is_empty() {
-        items.insert(id("msg", at), StoredItem::Said(heard.content));
+    if !parsed.content.trim().is_empty() || parsed.calls.is_empty() {
+        items.insert(id("msg", at), StoredItem::Said(parsed.content));
         at += 1;
     }
-    for (number, call) in heard.calls.into_iter().enumerate() {
+    for (number, call) in parsed.calls.into_iter().enumerate() {
         let call = ToolCall {
             id: call_id(turn.id, number),
             name: call.name,
@@ -86,7 +86,7 @@ fn items_of(turn: &Turn) -> Stored {
 }
 
 /// The caller's response of this id.
-async fn response_of(http: &Http, id: &str, asked: &Asked) -> Result<Turn, ApiError> {
+async fn response_of(http: &Http, id: &str, context: &RequestContext) -> Result<Turn, ApiError> {
     let unknown = || {
         let shown: String = id.chars().take(100).collect();
         ApiError::NotFound(format!(
@@ -94,30 +94,30 @@ async fn response_of(http: &Http, id: &str, asked: &Asked) -> Result<Turn, ApiEr
         ))
     };
     let turn = parse_turn_id(id).ok_or_else(unknown)?;
-    own_turn(http, turn, asked).await?.ok_or_else(unknown)
+    own_turn(http, turn, context).await?.ok_or_else(unknown)
 }
 
 /// A kept response as it was answered; what its request repeated is not kept with it.
 fn object_of(http: &Http, turn: &Turn) -> Value {
-    let heard = Heard::whole(&turn.completion_text);
+    let parsed = ParsedOutput::whole(&turn.completion_text);
     let id = |prefix: &str, at: usize| format!("{prefix}_{}{at}", turn.id.0.simple());
     let is_cut = turn.completion.stop() == StopReason::Length;
     let mut output = Vec::new();
-    if !heard.reasoning.is_empty() {
-        let content = json!([{"type": "reasoning_text", "text": heard.reasoning}]);
+    if !parsed.reasoning.is_empty() {
+        let content = json!([{"type": "reasoning_text", "text": parsed.reasoning}]);
         let id = id("rs", output.len());
         output.push(json!({"type": "reasoning", "id": id, "summary": [], "content": content}));
     }
-    if !heard.content.trim().is_empty() || heard.calls.is_empty() {
+    if !parsed.content.trim().is_empty() || parsed.calls.is_empty() {
         let status = if is_cut { "incomplete" } else { "completed" };
-        let part = json!({"type": "output_text", "text": heard.content, "annotations": [], "logprobs": []});
+        let part = json!({"type": "output_text", "text": parsed.content, "annotations": [], "logprobs": []});
         let id = id("msg", output.len());
         output.push(
             json!({"type": "message", "id": id, "status": status, "role": "assistant",
             "content": [part]}),
         );
     }
-    for (number, call) in heard.calls.iter().enumerate() {
+    for (number, call) in parsed.calls.iter().enumerate() {
         let id = id("fc", output.len());
         output.push(
             json!({"type": "function_call", "id": id, "status": "completed",
@@ -158,10 +158,10 @@ fn object_of(http: &Http, turn: &Turn) -> Value {
 )]
 pub async fn get_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<Value> {
-    let turn = response_of(&http, &id, &asked).await?;
+    let turn = response_of(&http, &id, &context).await?;
     Ok(Json(object_of(&http, &turn)))
 }
 
@@ -191,11 +191,11 @@ pub struct DeletedResponse {
 )]
 pub async fn delete_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<DeletedResponse> {
-    let turn = response_of(&http, &id, &asked).await?;
-    erase_turn(&http, &turn, &asked).await?;
+    let turn = response_of(&http, &id, &context).await?;
+    erase_turn(&http, &turn, &context).await?;
     Ok(Json(DeletedResponse {
         id,
         object: "response.deleted",
@@ -219,10 +219,10 @@ pub async fn delete_response(
 )]
 pub async fn cancel_response(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<Value> {
-    response_of(&http, &id, &asked).await?;
+    response_of(&http, &id, &context).await?;
     Err(ApiError::invalid(
         "id",
         "this response has ended; only responses of the background can be cancelled, and one under way \

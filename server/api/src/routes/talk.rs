@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::{ledger_error, set_header};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::lists;
 use crate::reply::{Dialect, Frame, Merged};
+use crate::request_context::RequestContext;
 use crate::sse;
 use hone_accounts::Caller;
 use hone_api_types::capture::{Capture, CaptureFields, PromptLogprobs, mode_of, prompt_logprobs};
@@ -19,26 +19,28 @@ use hone_api_types::sampling::{SamplingBounds, SamplingFields, whole as whole_nu
 use hone_api_types::session::SessionWish;
 use hone_api_types::tools::Offer;
 use hone_api_types::wishes::{Granted, Wish};
-use hone_inference::{Calls, Door, OpenError, Opened, PromptSource, Shape};
+use hone_inference::{Calls, InferenceService, OpenError, Opened, PromptSource, Shape};
 
 use std::sync::Arc;
 
 use axum::response::Response;
 use tokio::time::timeout;
 
-/// The door, or why there is none.
-pub(super) fn serving(http: &Http) -> Result<&Arc<Door>, ApiError> {
+/// The inference service, or why there is none.
+pub(super) fn serving(http: &Http) -> Result<&Arc<InferenceService>, ApiError> {
     if let Some(why) = http.life.unwelcome() {
         return Err(ApiError::Unavailable {
             code: "stopping",
             message: why.to_owned(),
         });
     }
-    http.door.as_ref().ok_or_else(|| ApiError::Unavailable {
-        code: "no_serve",
-        message: "the serve loop does not run in this process; start it with --loops serve,..."
-            .to_owned(),
-    })
+    http.inference
+        .as_ref()
+        .ok_or_else(|| ApiError::Unavailable {
+            code: "no_serve",
+            message: "the serve loop does not run in this process; start it with --loops serve,..."
+                .to_owned(),
+        })
 }
 
 /// What the part of a model name behind the `@` asks for.
@@ -82,15 +84,16 @@ pub(super) fn named(http: &Http, model: &str) -> Result<Named, ApiError> {
 pub(super) async fn choose(
     http: &Http,
     model: &str,
-    (user, asked): (Option<&str>, &Asked),
+    user: Option<&str>,
+    context: &RequestContext,
 ) -> Result<PolicyChoice, ApiError> {
     let named = named(http, model)?;
-    let scope = || http.rules.scope(&asked.caller.owner, user).0;
+    let scope = || http.rules.scope(&context.caller.owner, user).0;
     match named {
         Named::Newest => Ok(PolicyChoice::Newest),
         Named::Base | Named::Version(PolicyVersion::BASE) => Ok(PolicyChoice::Base),
         Named::Stable => Ok(http.policies.get().stable(&scope())),
-        Named::Version(version) => numbered(http, &scope(), (model, version)).await,
+        Named::Version(version) => numbered(http, &scope(), model, version).await,
     }
 }
 
@@ -98,7 +101,8 @@ pub(super) async fn choose(
 async fn numbered(
     http: &Http,
     scope: &Scope,
-    (model, version): (&str, PolicyVersion),
+    model: &str,
+    version: PolicyVersion,
 ) -> Result<PolicyChoice, ApiError> {
     let policies = http.policies.get();
     let served = policies.newest(scope);
@@ -116,12 +120,12 @@ async fn numbered(
 /// Sampling of a request; without a seed, fresh randomness.
 pub(super) fn sampling_of(
     http: &Http,
-    door: &Door,
+    inference: &InferenceService,
     fields: &SamplingFields,
 ) -> Result<Sampling, ApiError> {
     let bounds = SamplingBounds {
-        defaults: door.language.defaults(),
-        vocab: door.backend.capabilities().vocab,
+        defaults: inference.language.defaults(),
+        vocab: inference.backend.capabilities().vocab,
     };
     let (high, low) = http.ids.next().as_u64_pair();
     Ok(fields.sampling(&bounds, high.rotate_left(32) ^ low)?)
@@ -129,12 +133,13 @@ pub(super) fn sampling_of(
 
 /// What a trainer asks for, as far as it has an effect here. A key's word goes before the configuration's.
 pub(super) fn capture_of(
-    (http, door): (&Http, &Door),
+    http: &Http,
+    inference: &InferenceService,
     caller: &Caller,
     fields: &CaptureFields,
     ignored: &mut Vec<String>,
 ) -> Result<Capture, ApiError> {
-    let chosen = door.backend.capabilities().experts_chosen;
+    let chosen = inference.backend.capabilities().experts_chosen;
     let of_key: Option<&str> = caller.raw_logprobs.map(mode_of);
     let mode = of_key.unwrap_or(&http.config.logprobs_mode);
     Ok(fields.checked(mode, chosen, ignored)?)
@@ -166,22 +171,25 @@ impl Wanted {
     /// take long.
     pub(super) async fn shape(
         self,
-        door: &Arc<Door>,
+        inference: &Arc<InferenceService>,
         owner: &str,
     ) -> Result<(Option<Shape>, Option<Offer>), ApiError> {
         let held = self.form.is_any() || self.offer.as_ref().is_some_and(Offer::is_held);
         let chars = if held { usize::MAX } else { 0 };
-        let made = door.apart((owner, chars), move |door| self.made(door));
+        let made = inference.apart(owner, chars, move |inference| self.made(inference));
         made.await?
     }
 
-    fn made(self, door: &Door) -> Result<(Option<Shape>, Option<Offer>), ApiError> {
-        let style = door.language.manner().calls;
+    fn made(
+        self,
+        inference: &InferenceService,
+    ) -> Result<(Option<Shape>, Option<Offer>), ApiError> {
+        let style = inference.language.manner().calls;
         let (mut shape, mut single) = (self.form.shape()?, false);
         let mut offer = self.offer;
         if let Some(offer) = &mut offer {
             // More calls than one could not be sent back.
-            offer.single |= !door.takes().many_calls;
+            offer.single |= !inference.takes().many_calls;
             single = offer.single;
             shape = offer.shape(style, shape)?;
         }
@@ -198,12 +206,12 @@ impl Wanted {
 
 /// Grants wishes about reasoning and verbosity as far as the model's template can.
 pub(super) fn grant(
-    door: &Door,
+    inference: &InferenceService,
     (effort, verbosity): (Wish<'_>, Wish<'_>),
     (talk, ignored): (&mut Talk, &mut Vec<String>),
 ) -> Result<(), ApiError> {
     let mut granted = Granted {
-        reads: &|name| door.language.reads(name),
+        reads: &|name| inference.language.reads(name),
         variables: &mut talk.template,
         ignored,
     };
@@ -243,28 +251,34 @@ impl Talk {
     /// The ask.
     pub(super) async fn plan(
         self,
-        door: &Arc<Door>,
+        inference: &Arc<InferenceService>,
         policy: PolicyChoice,
-        (wish, asked): (SessionWish, &Asked),
+        wish: SessionWish,
+        context: &RequestContext,
     ) -> Result<hone_inference::Request, ApiError> {
         let ignore_end = self.wanted.ignore_end;
         let form_members = self.wanted.form.members();
-        let (shape, offer) = self.wanted.shape(door, asked.caller.counts_as()).await?;
+        let (shape, offer) = self
+            .wanted
+            .shape(inference, context.caller.counts_as())
+            .await?;
         let single_call = offer.as_ref().is_some_and(|offer| offer.single);
-        let (scope, source) = door.rules.scope(&asked.caller.owner, wish.user.as_deref());
+        let (scope, source) = inference
+            .rules
+            .scope(&context.caller.owner, wish.user.as_deref());
         Ok(hone_inference::Request {
-            id: asked.id,
+            id: context.id,
             scope,
             source,
-            owner: asked.caller.owner.clone(),
-            keeper: asked.caller.keeper().cloned(),
+            owner: context.caller.owner.clone(),
+            keeper: context.caller.keeper().cloned(),
             policy,
             session_key: wish.session_key,
             kind: wish.kind,
             continues: None,
             done: wish.done,
             store: wish.store,
-            despite_store_false: asked.caller.despite_store_false,
+            despite_store_false: context.caller.despite_store_false,
             prompt: PromptSource::Chat {
                 tools: offer.map(|offer| offer.tools),
                 extra: self.template,
@@ -282,7 +296,7 @@ impl Talk {
             shape,
             form_members,
             metadata: wish.metadata,
-            parent: asked.parent,
+            parent: context.parent,
             checks: wish.checks,
         })
     }
@@ -329,10 +343,10 @@ impl Admitted {
 /// that waits for longer than a connection may be silent begins without it.
 pub(super) async fn admit(
     http: &Http,
-    door: &Door,
+    inference: &InferenceService,
     (mut opened, wants): (Vec<Opened>, &Wants),
 ) -> Result<Admitted, ApiError> {
-    let capabilities = door.backend.capabilities();
+    let capabilities = inference.backend.capabilities();
     let (session, turn) = (opened[0].session, opened[0].choices[0].turn);
     let mut frame = Frame {
         dialect: wants.dialect,
@@ -343,7 +357,7 @@ pub(super) async fn admit(
         clock: http.clock.clone(),
         model: wants.model.clone(),
         base: capabilities.base.to_hex()[..12].to_owned(),
-        language: door.language.clone(),
+        language: inference.language.clone(),
         end_tokens: capabilities.end_tokens,
         logprobs: wants.logprobs,
         include_usage: wants.include_usage,
@@ -368,7 +382,7 @@ pub(super) async fn admit(
     ];
     if let Some(begun) = begun.transpose()? {
         headers.push(("x-hone-policy-version", begun.version.to_string()));
-        frame.prompt_logprobs = scored((http, door), scoring, (begun.version, wants)).await?;
+        frame.prompt_logprobs = scored((http, inference), scoring, (begun.version, wants)).await?;
     }
     Ok(Admitted {
         frame,
@@ -379,7 +393,7 @@ pub(super) async fn admit(
 
 /// Log-probs of the prompts that these asks score, by the version that answers.
 async fn scored(
-    (http, door): (&Http, &Door),
+    (http, inference): (&Http, &InferenceService),
     asks: Vec<Ask>,
     (version, wants): (PolicyVersion, &Wants),
 ) -> Result<Vec<PromptLogprobs>, ApiError> {
@@ -387,7 +401,7 @@ async fn scored(
     for ask in asks {
         let scored = match ask.given.is_empty() {
             true => Some(Vec::new()),
-            false => door.score(ask.clone(), version).await?,
+            false => inference.score(ask.clone(), version).await?,
         };
         let scored = match scored {
             Some(scored) => scored,
@@ -395,16 +409,16 @@ async fn scored(
             None => {
                 let policy = match version {
                     PolicyVersion::BASE => PolicyChoice::Base,
-                    version => numbered(http, &ask.scope, (&wants.model, version)).await?,
+                    version => numbered(http, &ask.scope, &wants.model, version).await?,
                 };
-                let scored = door.score(Ask { policy, ..ask }, version).await?;
+                let scored = inference.score(Ask { policy, ..ask }, version).await?;
                 scored.ok_or_else(|| ApiError::Unavailable {
                     code: "version_gone",
                     message: "the version that answered serves no more; ask again".to_owned(),
                 })?
             }
         };
-        all.push(prompt_logprobs(&scored, &*door.language));
+        all.push(prompt_logprobs(&scored, &*inference.language));
     }
     Ok(all)
 }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::Reply;
 use super::auth::{Made, strict};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_accounts::Caller;
 use hone_accounts::links::name_taken;
 use hone_accounts::{audit, oidc, store_error};
@@ -35,9 +35,9 @@ const MEMBERS_MAX: usize = 1_000;
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn own_teams(State(http): State<Arc<Http>>, asked: Asked) -> Reply<TeamList> {
+pub async fn own_teams(State(http): State<Arc<Http>>, context: RequestContext) -> Reply<TeamList> {
     let own = http.people.groups();
-    let own = own.team_of(&asked.caller.owner);
+    let own = own.team_of(&context.caller.owner);
     list(&http, |team| own == Some(&*team.name)).await
 }
 
@@ -138,7 +138,7 @@ async fn done(
 )]
 pub async fn add_team(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Made<TeamReply> {
     let body: TeamRequest = strict(&http, request).await?;
@@ -174,7 +174,7 @@ pub async fn add_team(
         .first_seated(new.members.iter().map(|member| &*member.name));
     let change = PeopleChange::AddTeam(new);
     let act = (change, "team.add", &*body.name);
-    match done(&http, &asked.caller, act, detail).await? {
+    match done(&http, &context.caller, act, detail).await? {
         Changed::Done => Ok((StatusCode::CREATED, Json(team(&http, &body.name).await?))),
         _ => Err(match is_member_taken {
             Some(member) => in_another_team(&member),
@@ -210,7 +210,7 @@ fn in_another_team(member: &str) -> ApiError {
 )]
 pub async fn change_team(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(name): Path<String>,
     request: Request,
 ) -> Reply<TeamReply> {
@@ -222,7 +222,7 @@ pub async fn change_team(
     let detail = json!({"disabled": change.disabled, "limits": change.limits});
     let change = PeopleChange::ChangeTeam(name.clone(), change);
     let act = (change, "team.change", &*name);
-    done(&http, &asked.caller, act, detail).await?;
+    done(&http, &context.caller, act, detail).await?;
     Ok(Json(team(&http, &name).await?))
 }
 
@@ -265,12 +265,12 @@ fn check_lead(http: &Http, caller: &Caller, name: &str) -> Result<(), ApiError> 
 )]
 pub async fn put_member(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path((name, member)): Path<(String, String)>,
     request: Request,
 ) -> Reply<TeamReply> {
     let body: MemberRequest = strict(&http, request).await?;
-    check_lead(&http, &asked.caller, &name)?;
+    check_lead(&http, &context.caller, &name)?;
     let present = team(&http, &name).await?;
     is_known(&http, &member).await?;
     let is_new = !present.members.iter().any(|known| known.name == member);
@@ -289,7 +289,7 @@ pub async fn put_member(
     let change = PeopleChange::PutMember(name.clone(), change);
     let detail = json!({"member": member, "lead": lead});
     let act = (change, "team.member", &*name);
-    match done(&http, &asked.caller, act, detail).await? {
+    match done(&http, &context.caller, act, detail).await? {
         Changed::Done => Ok(Json(team(&http, &name).await?)),
         Changed::Taken => Err(in_another_team(&member)),
         Changed::Missing => Err(unknown_team(&name)),
@@ -314,15 +314,15 @@ pub async fn put_member(
 )]
 pub async fn drop_member(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path((name, member)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    if member != asked.caller.owner {
-        check_lead(&http, &asked.caller, &name)?;
+    if member != context.caller.owner {
+        check_lead(&http, &context.caller, &name)?;
     }
     let change = PeopleChange::DropMember(name.clone(), member.clone());
     let act = (change, "team.leave", &*name);
-    match done(&http, &asked.caller, act, json!({"member": member})).await? {
+    match done(&http, &context.caller, act, json!({"member": member})).await? {
         Changed::Done => Ok(StatusCode::NO_CONTENT),
         _ => {
             let shown: String = member.chars().take(64).collect();

@@ -12,15 +12,15 @@ use utoipa::ToSchema;
 use super::Reply;
 use super::talk::{Talk, Wanted, named, serving};
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::content::Reader;
 use hone_api_types::formats::ShapeFields;
 use hone_api_types::messages::parse_messages;
 use hone_api_types::session::SessionFields;
 use hone_api_types::tools::Offer;
-use hone_inference::Door;
+use hone_inference::InferenceService;
 
 /// A text or a conversation to tokenise.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -76,13 +76,13 @@ pub struct TokenizeReply {
 )]
 pub async fn tokenize(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<TokenizeReply> {
     let headers = request.headers().clone();
     let mut object = read_json(request, http.body_limits()).await?;
     let body: TokenizeRequest = object.read()?;
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     if let Some(model) = &body.model {
         named(&http, model)?;
     }
@@ -90,8 +90,10 @@ pub async fn tokenize(
     let tokens = match (body.prompt, &body.messages) {
         (Some(text), None) => {
             let special = body.add_special_tokens.unwrap_or(true);
-            let encode = move |door: &Door| door.language.encode(&text, special);
-            door.apart((asked.caller.counts_as(), chars), encode)
+            let encode =
+                move |inference: &InferenceService| inference.language.encode(&text, special);
+            inference
+                .apart(context.caller.counts_as(), chars, encode)
                 .await?
         }
         (None, Some(messages)) => {
@@ -108,7 +110,7 @@ pub async fn tokenize(
                     offer: Offer::of(tools, None, None)?,
                     ignore_end: false,
                 },
-                sampling: door.language.defaults(),
+                sampling: inference.language.defaults(),
                 stops: Vec::new(),
                 max_tokens: None,
                 n: 1,
@@ -116,9 +118,9 @@ pub async fn tokenize(
                 prediction: None,
                 prompt_logprobs: None,
             };
-            let plan = talk.plan(door, PolicyChoice::Newest, (wish, &asked));
+            let plan = talk.plan(inference, PolicyChoice::Newest, wish, &context);
             let plan = plan.await?;
-            door.tokens_of(plan).await?
+            inference.tokens_of(plan).await?
         }
         _ => {
             return Err(ApiError::invalid(
@@ -128,21 +130,23 @@ pub async fn tokenize(
         }
     };
     let (count, wants_texts) = (tokens.len(), body.return_token_strs.unwrap_or(false));
-    let texts = move |door: &Door| {
-        let texts = wants_texts.then(|| tokens.iter().map(|t| text_of(door, *t)).collect());
+    let texts = move |inference: &InferenceService| {
+        let texts = wants_texts.then(|| tokens.iter().map(|t| text_of(inference, *t)).collect());
         (tokens, texts)
     };
-    let (tokens, token_strs) = door.apart((asked.caller.counts_as(), count), texts).await?;
+    let (tokens, token_strs) = inference
+        .apart(context.caller.counts_as(), count, texts)
+        .await?;
     Ok(Json(TokenizeReply {
         count,
-        max_model_len: door.backend.capabilities().max_positions,
+        max_model_len: inference.backend.capabilities().max_positions,
         token_strs,
         tokens,
     }))
 }
 
-fn text_of(door: &Door, token: Token) -> String {
-    String::from_utf8_lossy(&door.language.token_bytes(token)).into_owned()
+fn text_of(inference: &InferenceService, token: Token) -> String {
+    String::from_utf8_lossy(&inference.language.token_bytes(token)).into_owned()
 }
 
 /// Tokens to turn into text.
@@ -180,16 +184,16 @@ pub struct DetokenizeReply {
 )]
 pub async fn detokenize(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<DetokenizeReply> {
     let mut object = read_json(request, http.body_limits()).await?;
     let body: DetokenizeRequest = object.read()?;
-    let door = serving(&http)?;
+    let inference = serving(&http)?;
     if let Some(model) = &body.model {
         named(&http, model)?;
     }
-    let vocab = door.backend.capabilities().vocab;
+    let vocab = inference.backend.capabilities().vocab;
     if let Some(at) = body
         .tokens
         .iter()
@@ -201,9 +205,9 @@ pub async fn detokenize(
         ));
     }
     let count = body.tokens.len();
-    let decode = move |door: &Door| door.language.decode(&body.tokens);
-    let prompt = door
-        .apart((asked.caller.counts_as(), count), decode)
+    let decode = move |inference: &InferenceService| inference.language.decode(&body.tokens);
+    let prompt = inference
+        .apart(context.caller.counts_as(), count, decode)
         .await?;
     Ok(Json(DetokenizeReply { prompt }))
 }

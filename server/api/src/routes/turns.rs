@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use hone_domain::{
-    Fate, Feedback, Heard, HintChoice, NextItem, Sampling, Signal, Stage, StopReason, TurnId,
-    TurnKind, Vote,
+    Fate, Feedback, HintChoice, NextItem, ParsedOutput, Sampling, Signal, Stage, StopReason,
+    TurnId, TurnKind, Vote,
 };
 use hone_ledger::TurnView;
 use serde::Serialize;
@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 
 use super::{Reply, ledger_error};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 
 /// What became of a turn.
@@ -188,7 +188,7 @@ impl TurnReply {
         let version = view.turn.version();
         let turn = view.turn;
         let trace_id = turn.trace().simple().to_string();
-        let heard = Heard::whole(&turn.completion_text);
+        let parsed = ParsedOutput::whole(&turn.completion_text);
         let fate = match turn.sampling.is_greedy() {
             true => FateReply::of(view.fate).greedy(),
             false => FateReply::of(view.fate),
@@ -208,8 +208,8 @@ impl TurnReply {
             prompt_tokens: turn.prompt_tokens.len(),
             completion_tokens: turn.completion.len(),
             stop: turn.completion.stop(),
-            content: heard.content,
-            reasoning: heard.reasoning,
+            content: parsed.content,
+            reasoning: parsed.reasoning,
             completion: turn.completion_text,
             started_ms: turn.started_ms,
             finished_ms: turn.finished_ms,
@@ -249,7 +249,7 @@ impl TurnReply {
 )]
 pub async fn get_turn(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<TurnReply> {
     let unknown = || {
@@ -258,6 +258,6 @@ pub async fn get_turn(
     };
     let turn = parse_turn_id(&id).ok_or_else(unknown)?;
     let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
-    let view = view.filter(|v| v.turn.owner == asked.caller.owner);
+    let view = view.filter(|v| v.turn.owner == context.caller.owner);
     view.map(|v| Json(TurnReply::of(v))).ok_or_else(unknown)
 }

@@ -12,10 +12,10 @@ use serde_json::json;
 use super::Reply;
 use super::auth::{Made, by_tls, strict};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use hone_accounts::links::{name_taken, url};
-use hone_accounts::secrets::{self, Cost};
+use hone_accounts::secrets;
 use hone_accounts::{audit, store_error};
 use hone_api_types::people::{
     InviteReply, InviteRequest, UserList, UserPatch, UserReply, UserRequest, parse_name,
@@ -62,7 +62,7 @@ pub async fn list_users(State(http): State<Arc<Http>>) -> Reply<UserList> {
 )]
 pub async fn add_user(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Made<UserReply> {
     let body: UserRequest = strict(&http, request).await?;
@@ -76,7 +76,7 @@ pub async fn add_user(
         None => None,
         Some(password) => {
             parse_password("password", &password)?;
-            Some(people.hash(password, Cost::PASSWORD).await?)
+            Some(people.hash_password(password).await?)
         }
     };
     let user = User {
@@ -91,7 +91,7 @@ pub async fn add_user(
     };
     let detail = json!({"role": role.as_str()});
     let act = ("user.add", user.name.as_str());
-    let entry = audit::entry(&asked.caller, people.now_ms(), act, detail);
+    let entry = audit::entry(&context.caller, people.now_ms(), act, detail);
     let change = PeopleChange::AddUser(user.clone());
     match people.change(&change, &entry).await {
         Err(error) => Err(store_error(&error).into()),
@@ -121,7 +121,7 @@ pub async fn add_user(
 )]
 pub async fn change_user(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(name): Path<String>,
     request: Request,
 ) -> Reply<UserReply> {
@@ -131,7 +131,7 @@ pub async fn change_user(
         None => None,
         Some(role) => Some(parse_role(Some(role))?),
     };
-    if name == asked.caller.owner && (role.is_some() || body.disabled == Some(true)) {
+    if name == context.caller.owner && (role.is_some() || body.disabled == Some(true)) {
         return Err(ApiError::Conflict {
             code: "own_account",
             message: "you cannot close your own account or change its role; another admin can"
@@ -151,7 +151,7 @@ pub async fn change_user(
     };
     let hashed = match &password {
         None => None,
-        Some(password) => Some(people.hash(password.clone(), Cost::PASSWORD).await?),
+        Some(password) => Some(people.hash_password(password.clone()).await?),
     };
     let detail = json!({
         "role": role.map(UserRole::as_str), "disabled": body.disabled,
@@ -164,7 +164,7 @@ pub async fn change_user(
         limits: body.limits.map(RateLimits::from),
     };
     let entry = audit::entry(
-        &asked.caller,
+        &context.caller,
         people.now_ms(),
         ("user.change", &name),
         detail,
@@ -199,7 +199,7 @@ pub async fn change_user(
 )]
 pub async fn invite(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     headers: HeaderMap,
     request: Request,
 ) -> Made<InviteReply> {
@@ -208,14 +208,17 @@ pub async fn invite(
     if let Some(name) = &body.name {
         parse_name(name)?;
     }
-    let link = http.people.invite(&asked.caller, (role, body.name)).await?;
+    let link = http
+        .people
+        .invite(&context.caller, (role, body.name))
+        .await?;
     let guard = http.guard.get();
     let host = guard.known_host(&headers);
     let base = match http.people.config().public_url.as_str() {
         // Under a name that anybody could have sent the link stays one within this server.
         "" if host.is_none() => String::new(),
         "" => {
-            let scheme = if by_tls(&http, &asked, &headers) {
+            let scheme = if by_tls(&http, &context, &headers) {
                 "https"
             } else {
                 "http"

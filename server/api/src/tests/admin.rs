@@ -1,7 +1,7 @@
 //! Models, versions, probes, metrics, the console's routes, and the document that names them all.
 
 use axum::body::Body;
-use hone_runtime::RoomState;
+use hone_runtime::LoopPhase;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
@@ -44,16 +44,16 @@ async fn versions_begin_empty() {
 async fn readiness_follows_the_serve_loop_and_the_stop() {
     let stage = Stage::new(Recorder::Collects).await;
     assert_eq!(stage.get("/readyz").await.status, 200);
-    stage.http.board.enter("serve");
+    stage.http.registry.enter("serve");
     stage
         .http
-        .board
-        .update("serve", |s| s.state = RoomState::Stopped);
+        .registry
+        .update("serve", |s| s.state = LoopPhase::Stopped);
     assert_eq!(stage.get("/readyz").await.status, 503);
     stage
         .http
-        .board
-        .update("serve", |s| s.state = RoomState::Running);
+        .registry
+        .update("serve", |s| s.state = LoopPhase::Running);
     assert_eq!(stage.get("/readyz").await.status, 200);
     let body = json!({"model": "gpt", "messages": [{"role": "user", "content": "x"}]});
     stage.http.life.drain();
@@ -76,7 +76,7 @@ async fn readiness_follows_the_serve_loop_and_the_stop() {
 #[tokio::test]
 async fn loops_are_switched_by_name() {
     let stage = Stage::new(Recorder::Collects).await;
-    let switch = stage.http.board.switch("judge").unwrap();
+    let switch = stage.http.registry.switch("judge").unwrap();
     let reply = stage.post("/admin/v1/loops/judge/pause", "").await;
     assert_eq!(
         (reply.json(), switch.is_paused()),
@@ -87,8 +87,8 @@ async fn loops_are_switched_by_name() {
         (reply.json(), switch.is_paused()),
         (json!({"name": "judge", "paused": false}), false)
     );
-    // What works beside the loops is on the board, and goes on.
-    let beside = stage.http.board.enter("eraser");
+    // What works beside the loops is in the status registry, and goes on.
+    let beside = stage.http.registry.enter("eraser");
     let reply = stage.post("/admin/v1/loops/eraser/pause", "").await;
     assert_eq!((reply.status, beside.is_paused()), (404, false));
 }

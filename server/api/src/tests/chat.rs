@@ -307,17 +307,17 @@ async fn the_end_says_why_a_turn_was_not_collected() {
             (&json!(false), &json!(reason))
         );
         assert!(hone["explanation"].as_str().is_some_and(|e| e.len() > 10));
-        let door = stage.http.door.as_ref().unwrap();
-        let counted = door
+        let inference = stage.http.inference.as_ref().unwrap();
+        let counted = inference
             .counters
             .not_collected()
             .find(|(counted, _)| counted.as_str() == reason);
         assert_eq!(counted.map(|(_, n)| n), Some(1));
         // What was handed over and not acknowledged may be on disk, so it is noted.
-        let noted = door.late.all().unwrap().len();
+        let noted = inference.late.all().unwrap().len();
         let is_handed = matches!(recorder, Recorder::Silent | Recorder::Fails);
         assert_eq!(
-            (noted, door.counters.late_unnoted.get()),
+            (noted, inference.counters.late_unnoted.get()),
             (usize::from(is_handed), 0)
         );
     }
@@ -335,11 +335,11 @@ async fn a_client_that_leaves_cancels_and_the_turn_is_still_recorded() {
     response.body_mut().frame().await.unwrap().unwrap();
     drop(response);
     let _ = stage.fake.cancelled.acquire().await.unwrap();
-    let door = stage.http.door.as_ref().unwrap();
-    door.live.none().await;
+    let inference = stage.http.inference.as_ref().unwrap();
+    inference.live.none().await;
     assert_eq!(stage.told.lock().unwrap().turns.len(), 1);
     assert_eq!(
-        door.counters.stops().find(|(r, _)| *r == "cancelled"),
+        inference.counters.stops().find(|(r, _)| *r == "cancelled"),
         Some(("cancelled", 1))
     );
 }

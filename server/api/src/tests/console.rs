@@ -10,9 +10,9 @@ use crate::testing::{Recorder, Stage, request};
 async fn stage() -> Stage {
     let stage = Stage::new(Recorder::Collects).await;
     for name in ["serve", "collect", "judge", "train"] {
-        stage.http.board.enter(name);
-        let running = hone_runtime::RoomState::Running;
-        stage.http.board.update(name, |s| s.state = running);
+        stage.http.registry.enter(name);
+        let running = hone_runtime::LoopPhase::Running;
+        stage.http.registry.update(name, |s| s.state = running);
     }
     stage
 }
@@ -117,8 +117,8 @@ async fn the_sentence_and_the_alerts_follow_the_loops() {
         (&json["learning"], &json["alerts"]),
         (&json!("soon"), &json!([]))
     );
-    let paused = hone_runtime::RoomState::Paused;
-    stage.http.board.update("train", |s| s.state = paused);
+    let paused = hone_runtime::LoopPhase::Paused;
+    stage.http.registry.update("train", |s| s.state = paused);
     let at = sampled(&stage, 2).await[0];
     let json = stage.get("/admin/v1/why").await.json();
     assert_eq!(json["learning"], "no");
@@ -132,8 +132,8 @@ async fn the_sentence_and_the_alerts_follow_the_loops() {
         (&json!("train_paused"), &json!(at))
     );
     assert_eq!(alert["severity"], "warn");
-    let running = hone_runtime::RoomState::Running;
-    stage.http.board.update("train", |s| s.state = running);
+    let running = hone_runtime::LoopPhase::Running;
+    stage.http.registry.update("train", |s| s.state = running);
     sampled(&stage, 1).await;
     let json = stage.get("/admin/v1/why").await.json();
     assert_eq!(json["alerts"], json!([]));

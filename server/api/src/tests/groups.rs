@@ -45,14 +45,14 @@ async fn chat_in(stage: &Stage, client: &Client, (text, key): (&str, Option<&str
 async fn sessions_of_an_agent_count_as_its_keepers() {
     let stage = Stage::new(Recorder::Collects).await;
     let agent = add_agent(&stage, "developer", json!({"name": "builder"})).await;
-    let door = stage.http.door.as_ref().unwrap();
+    let inference = stage.http.inference.as_ref().unwrap();
     let config = SessionIndexConfig {
         sessions_max: 2,
         turns_per_session_max: 4,
         transcript_bytes_max: 1_000,
         retry_ms: 0,
     };
-    *door.index.lock().unwrap() = SessionIndex::new(config);
+    *inference.index.lock().unwrap() = SessionIndex::new(config);
     let session = async |client: &Client| {
         let reply = chat_in(&stage, client, ("hello", Some("k"))).await;
         reply.header("x-hone-session-id").unwrap().to_owned()

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Key;
 use crate::defaults::defaults;
-use crate::guard::{Guard, Shown, client_of, fresh_cookie, is_by_tls, shown};
+use crate::guard::{Credential, Guard, client_of, credential, fresh_cookie, is_by_tls};
 use crate::testing::{Recorder, Stage, http_config, read, request};
 use hone_accounts::PeopleConfig;
 
@@ -52,13 +52,17 @@ fn admit_to(
         map.insert(*name, value.parse().unwrap());
     }
     let peer: IpAddr = peer.parse().unwrap();
-    let shown = shown(&map);
-    let found = match shown {
-        Shown::Key(key) => guard.find(key),
+    let credential = credential(&map);
+    let found = match credential {
+        Credential::Key(key) => guard.find(key),
         _ => None,
     };
     guard
-        .admit((peer, method, &map), (shown, found), !guard.keys.is_empty())
+        .admit(
+            (peer, method, &map),
+            (credential, found),
+            !guard.keys.is_empty(),
+        )
         .map(|caller| (caller.owner, caller.role == UserRole::Admin))
         .map_err(|error| error.class().2.to_owned())
 }
@@ -309,7 +313,7 @@ fn the_cookie_is_for_tls_wherever_the_browser_speaks_it() {
         if !proto.is_empty() {
             headers.insert("x-forwarded-proto", proto.parse().unwrap());
         }
-        let by_tls = is_by_tls((&http, &people), (peer.parse().unwrap(), &headers));
+        let by_tls = is_by_tls(&http, &people, peer.parse().unwrap(), &headers);
         let cookie = fresh_cookie("t", &people, by_tls).unwrap();
         let got = cookie.to_str().unwrap().contains("; Secure");
         assert_eq!(got, secure, "{public_url} {tls_cert} {peer} {proto}");
@@ -340,7 +344,7 @@ fn a_client_is_whom_trusted_proxies_name() {
         for line in *lines {
             headers.append("x-forwarded-for", line.parse().unwrap());
         }
-        let client = client_of(&http, (peer.parse().unwrap(), &headers));
+        let client = client_of(&http, peer.parse().unwrap(), &headers);
         assert_eq!(
             client,
             expected.parse::<std::net::IpAddr>().unwrap(),

@@ -1,4 +1,4 @@
-//! Adapters from elsewhere through the door.
+//! Adapters from elsewhere through the gateway.
 
 use axum::body::Body;
 use hone_domain::{PolicyVersion, Scope};

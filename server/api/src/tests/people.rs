@@ -340,7 +340,7 @@ async fn a_closed_account_closes_its_keys_and_sign_ins() {
 }
 
 #[tokio::test]
-async fn another_process_revokes_and_the_house_notices() {
+async fn another_process_revokes_and_the_app_notices() {
     let stage = Stage::new(Recorder::Collects).await;
     let admin = Client::with_key("admin");
     let made = admin

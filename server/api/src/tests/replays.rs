@@ -209,10 +209,10 @@ async fn what_is_kept_is_bounded_and_the_oldest_goes() {
 #[tokio::test]
 async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
     let stage = Stage::new(Recorder::Collects).await;
-    let door = stage.http.door.clone().unwrap();
+    let inference = stage.http.inference.clone().unwrap();
     stage.fake.is_slow.store(true, Ordering::Relaxed);
     let inputs = vec![vec![1], vec![2], vec![3]];
-    let asking = door.clone();
+    let asking = inference.clone();
     let nobody = RequestId(uuid::Uuid::nil());
     let client = tokio::spawn(async move { asking.embed(("nobody", nobody), inputs).await });
     for _ in 0..2_000 {
@@ -226,11 +226,14 @@ async fn an_embedding_whose_client_left_keeps_its_place_until_its_end() {
     let cancelled = stage.fake.cancelled.acquire();
     let cancelled = tokio::time::timeout(Duration::from_secs(20), cancelled).await;
     assert!(cancelled.is_ok(), "and its text is told so");
-    let place = tokio::time::timeout(Duration::ZERO, door.embedding.enter("other", 1)).await;
+    let place = tokio::time::timeout(Duration::ZERO, inference.embedding.enter("other", 1)).await;
     assert!(place.is_err(), "it is taken");
     stage.fake.is_slow.store(false, Ordering::Relaxed);
-    let place =
-        tokio::time::timeout(Duration::from_secs(20), door.embedding.enter("other", 1)).await;
+    let place = tokio::time::timeout(
+        Duration::from_secs(20),
+        inference.embedding.enter("other", 1),
+    )
+    .await;
     assert!(place.is_ok(), "its place is free after its end");
     assert_eq!(stage.fake.embeddings.load(Ordering::Relaxed), 1);
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::rights::{HasRights as _, RIGHTS, Right, needed};
 use crate::testing::{Recorder, Stage, read, request};
-use hone_accounts::{Caller, Via};
+use hone_accounts::{AuthMethod, Caller};
 
 /// Served without being part of the API that the document describes.
 const UNDOCUMENTED: &[&str] = &["/openapi.json", "/", "/assets/{*path}"];
@@ -46,7 +46,7 @@ fn roles_have_the_rights_that_are_written_down() {
         for (role, expected) in rows {
             let caller = Caller {
                 role,
-                via: Via::Key,
+                via: AuthMethod::Key,
                 ..Caller::stranger()
             };
             assert_eq!(caller.may(right), expected, "{role:?} {right:?}");

@@ -2,7 +2,7 @@
 
 use hone_collect::{Carry, Config, Ctx, Input};
 use hone_domain::{NextKind, ServeError, StopReason};
-use hone_runtime::{Board, Overflow, ShutdownTrigger, queue};
+use hone_runtime::{Overflow, ShutdownTrigger, StatusRegistry, queue};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -56,11 +56,11 @@ async fn the_next_request_answers_the_turn_before_and_reuses_its_tokens() {
     assert_eq!(next.next_state.items[0].text, "thanks");
     assert_eq!(next.next_state.items[0].kind, NextKind::UserReply);
     assert_eq!(told.turns[1].parent, Some(next.parent));
-    let door = stage.http.door.as_ref().unwrap();
-    let binds: Vec<_> = door.counters.binds().filter(|(_, n)| *n > 0).collect();
+    let inference = stage.http.inference.as_ref().unwrap();
+    let binds: Vec<_> = inference.counters.binds().filter(|(_, n)| *n > 0).collect();
     assert_eq!(binds, [("chain", 1), ("new", 1)]);
     // The byte template writes "assistant\nA\n", so the second prompt continues the first's text.
-    assert_eq!(door.counters.prompts_reused.get(), 1);
+    assert_eq!(inference.counters.prompts_reused.get(), 1);
     let asks = stage.fake.asks.lock().unwrap();
     let (one, two) = (&asks[0].prompt_tokens, &asks[1].prompt_tokens);
     assert!(two.starts_with(one) && two.len() > one.len() + 1);
@@ -88,7 +88,7 @@ async fn a_next_state_is_handed_on_even_if_its_own_request_is_refused() {
 async fn answered(stage: &Stage) -> Option<String> {
     let told = std::mem::take(&mut *stage.told.lock().unwrap());
     let (outbox, inbox) = queue(64, Overflow::DropNewest);
-    let (wakes, _woken) = queue(4, Overflow::DropNewest);
+    let (notifications, _notified) = queue(4, Overflow::DropNewest);
     let (first, mut receipts) = (told.turns[0].id, Vec::new());
     for turn in told.turns {
         let (receipt, waiting) = oneshot::channel();
@@ -102,15 +102,15 @@ async fn answered(stage: &Stage) -> Option<String> {
     let ctx = Ctx {
         ledger: stage.http.ledger.clone(),
         ids: stage.http.ids.clone(),
-        index: stage.http.door.as_ref().unwrap().index.clone(),
+        index: stage.http.inference.as_ref().unwrap().index.clone(),
         carry: Carry::default(),
         clock: stage.clock.clone(),
         config: Config::for_tests(),
-        board: Board::new(),
+        registry: StatusRegistry::new(),
     };
     let stop = ShutdownTrigger::new();
     stop.pull();
-    let ran = hone_collect::run(ctx, inbox, wakes, stop.signal()).await;
+    let ran = hone_collect::run(ctx, inbox, notifications, stop.signal()).await;
     ran.unwrap();
     let view = stage.http.ledger.turn(first).await.unwrap().unwrap();
     let next = view.transition?.next_state.items;
@@ -259,8 +259,8 @@ async fn a_cut_stream_asked_again_is_one_turn() {
     drop(sent);
     let permit = stage.fake.cancelled.acquire().await.unwrap();
     permit.forget();
-    let door = stage.http.door.clone().unwrap();
-    door.live.none().await;
+    let inference = stage.http.inference.clone().unwrap();
+    inference.live.none().await;
     let again = stage.post(CHAT, &body).await;
     assert_eq!(again.header("x-hone-turn-id"), Some(&*cut));
     let fresh = stage.post(CHAT, &body).await;

@@ -129,11 +129,11 @@ async fn a_conversation_with_tools_binds_and_reuses_its_tokens() {
         told.next[0].next_state.items[0].kind,
         hone_domain::NextKind::ToolResult
     );
-    let door = stage.http.door.as_ref().unwrap();
+    let inference = stage.http.inference.as_ref().unwrap();
     assert_eq!(
         (
-            door.counters.prompts_reused.get(),
-            door.counters.prompts_mismatched.get()
+            inference.counters.prompts_reused.get(),
+            inference.counters.prompts_mismatched.get()
         ),
         (2, 0)
     );
@@ -324,7 +324,7 @@ async fn one_call_at_a_time_where_the_request_says_so() {
         .await
         .json();
     let stop = stage.fake.asks.lock().unwrap()[0].stop.clone();
-    assert!(stop.listening.single && stop.strings.is_empty());
+    assert!(stop.output_format.single && stop.strings.is_empty());
     assert_eq!(&*stop.functions, ["look"]);
     let choice = &reply["choices"][0];
     assert_eq!(choice["message"]["tool_calls"].as_array().unwrap().len(), 1);
@@ -333,7 +333,7 @@ async fn one_call_at_a_time_where_the_request_says_so() {
     // A form ends by itself behind its only call.
     let fields = json!({"parallel_tool_calls": false, "tool_choice": "required"});
     ask(&stage, weather(), &fields).await;
-    assert!(!stage.fake.asks.lock().unwrap()[1].stop.listening.single);
+    assert!(!stage.fake.asks.lock().unwrap()[1].stop.output_format.single);
 }
 
 /// Whatever cut it: a call that is not whole is no reason to end with calls.
@@ -358,7 +358,7 @@ async fn a_call_that_is_not_whole_is_no_call_to_end_with() {
         let asks = stage.fake.asks.lock().unwrap();
         let stop = &asks[0].stop;
         assert_eq!(stop.strings, ["Rome"]);
-        assert!(stop.listening.calls.is_some());
+        assert!(stop.output_format.calls.is_some());
     }
 }
 
@@ -495,12 +495,12 @@ async fn ends_are_not_ignored_where_a_form_ends_the_answer() {
 async fn a_template_that_takes_one_call_a_message_gets_one() {
     for one_call in [true, false] {
         let stage = Stage::new(Recorder::Collects).await;
-        let door = stage.http.door.as_ref().unwrap();
+        let inference = stage.http.inference.as_ref().unwrap();
         let takes = Takes {
             many_calls: !one_call,
             ..Takes::ALL
         };
-        door.takes.set(takes).unwrap();
+        inference.takes.set(takes).unwrap();
         let call = |id: &str| {
             json!({"id": id, "type": "function",
             "function": {"name": id, "arguments": "{}"}})
@@ -521,7 +521,7 @@ async fn a_template_that_takes_one_call_a_message_gets_one() {
         };
         let said = [at("\"one\""), at("first"), at("\"two\""), at("second")];
         assert_eq!(said.is_sorted(), one_call, "{prompt}");
-        let single = stage.fake.asks.lock().unwrap()[0].stop.listening.single;
+        let single = stage.fake.asks.lock().unwrap()[0].stop.output_format.single;
         assert_eq!(single, one_call);
     }
 }
@@ -553,8 +553,8 @@ async fn forms_are_made_apart_from_what_waits_for_nothing() {
     ];
     for (path, body) in rows {
         let stage = Stage::new(Recorder::Collects).await;
-        let door = stage.http.door.clone().unwrap();
-        let places = door.apart.enter("others", 2).await.unwrap();
+        let inference = stage.http.inference.clone().unwrap();
+        let places = inference.apart.enter("others", 2).await.unwrap();
         let body = body.to_string();
         let mut held = std::pin::pin!(stage.post(path, &body));
         let free = json!({"model": "gpt", "messages": said, "n": 0}).to_string();

@@ -1,4 +1,4 @@
-//! Trials, retiring and model names through the door.
+//! Trials, retiring and model names through the gateway.
 
 use axum::body::Body;
 use hone_domain::{BlobKey, Digest, OnTrial, Policy, PolicyChoice, PolicyVersion, Scope};

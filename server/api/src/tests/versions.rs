@@ -1,4 +1,4 @@
-//! Versions through the door: lineage, rollback, pin, compare, for oneself and for any scope.
+//! Versions through the gateway: lineage, rollback, pin, compare, for oneself and for any scope.
 
 use axum::body::Body;
 use hone_domain::{Origin, PolicyChoice, PolicyVersion, Reason, Scope};
@@ -17,7 +17,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A door over a ledger with `versions` published versions.
+    /// A gateway over a ledger with `versions` published versions.
     async fn new(versions: u64) -> Self {
         let stage = Stage::new(Recorder::Collects).await;
         let world = World::new(stage.http.ledger.clone());

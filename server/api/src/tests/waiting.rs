@@ -137,9 +137,9 @@ async fn a_completion_that_never_begins_is_to_be_tried_again() {
 #[tokio::test]
 async fn embeddings_that_take_too_long_end() {
     let stage = Stage::new(Recorder::Collects).await;
-    let door = stage.http.door.clone().unwrap();
+    let inference = stage.http.inference.clone().unwrap();
     stage.fake.is_slow.store(true, Ordering::Relaxed);
-    let (asking, nobody) = (door.clone(), RequestId(uuid::Uuid::nil()));
+    let (asking, nobody) = (inference.clone(), RequestId(uuid::Uuid::nil()));
     let client = tokio::spawn(async move { asking.embed(("nobody", nobody), vec![vec![1]]).await });
     for _ in 0..2_000 {
         if stage.fake.embeddings.load(Ordering::Relaxed) > 0 {
@@ -148,7 +148,7 @@ async fn embeddings_that_take_too_long_end() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tokio::time::pause();
-    tokio::time::advance(door.limits.completion_timeout).await;
+    tokio::time::advance(inference.limits.completion_timeout).await;
     let ended = client.await.unwrap();
     assert!(
         matches!(ended, Err(OpenError::Serve(ServeError::Late))),

@@ -14,7 +14,7 @@ use hone_runtime::{Clock, SystemClock};
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
-use hone_accounts::secrets::{self, Cost};
+use hone_accounts::secrets;
 use hone_accounts::{PeopleConfig, expiry, is_name, password_fault};
 
 use crate::config::{Config, Sources};
@@ -255,7 +255,8 @@ impl Desk {
     pub(super) async fn change(
         &self,
         change: PeopleChange,
-        (act, object): (&str, &str),
+        act: &str,
+        object: &str,
         detail: Value,
     ) -> Result<Changed, String> {
         let entry = AuditEntry {
@@ -287,7 +288,7 @@ impl Desk {
             "password": change.password.is_some(),
         });
         let wanted = PeopleChange::ChangeUser(name.clone(), change);
-        match self.change(wanted, ("user.change", &name), detail).await? {
+        match self.change(wanted, "user.change", &name, detail).await? {
             Changed::Done => Ok(()),
             _ => Err(no_account(&name)),
         }
@@ -313,7 +314,7 @@ impl Desk {
         let id = wanted.id.clone();
         let detail = json!({"owner": wanted.owner, "role": wanted.role.as_str()});
         let change = PeopleChange::AddKey(wanted);
-        self.change(change, ("key.make", &id), detail).await?;
+        self.change(change, "key.make", &id, detail).await?;
         println!("{key}");
         Ok(())
     }
@@ -322,10 +323,10 @@ impl Desk {
         let old = self.ledger.key(id).await.map_err(|e| e.to_string())?;
         let old = old.ok_or_else(|| no_key(id))?;
         expiry::check_rotated(old.expires_ms, self.now_ms, "`hone key add`")?;
-        let (made, hash) = fresh_key()?;
+        let made = secrets::new_key().map_err(|e| e.to_string())?;
         let successor = ApiKey {
             id: made.id.clone(),
-            hash,
+            sha256: Some(secrets::digest(&made.key)),
             created_ms: self.now_ms,
             used_ms: None,
             ..old
@@ -333,7 +334,7 @@ impl Desk {
         let ends_ms = self.now_ms + self.config.key_overlap_ms;
         let change = PeopleChange::RotateKey(id.to_owned(), successor, ends_ms);
         let detail = json!({"successor": made.id, "ends_ms": ends_ms});
-        match self.change(change, ("key.rotate", id), detail).await? {
+        match self.change(change, "key.rotate", id, detail).await? {
             Changed::Done => {
                 println!("{}", made.key);
                 Ok(())
@@ -358,12 +359,6 @@ fn no_key(id: &str) -> String {
     format!("no key {id} is in use; `hone key list` shows them")
 }
 
-fn fresh_key() -> Result<(secrets::NewKey, String), String> {
-    let made = secrets::new_key().map_err(|e| e.to_string())?;
-    let hash = secrets::hash(&made.key, Cost::KEY).map_err(|e| e.to_string())?;
-    Ok((made, hash))
-}
-
 /// A password as its hash: asked for twice, or one line of what is piped in.
 fn ask_password() -> Result<String, String> {
     let failed = |error: std::io::Error| format!("the password could not be read: {error}");
@@ -384,7 +379,7 @@ fn ask_password() -> Result<String, String> {
     if let Some(fault) = password_fault(&password) {
         return Err(fault);
     }
-    secrets::hash(&password, Cost::PASSWORD).map_err(|e| e.to_string())
+    secrets::hash_password(&password).map_err(|e| e.to_string())
 }
 
 /// `hone user`.
@@ -395,7 +390,7 @@ pub(crate) fn user(command: UserCommand) -> Result<ExitCode, String> {
             role,
             no_password,
             place,
-        } => return add_user(&name, (role, no_password), &place),
+        } => return add_user(&name, role, no_password, &place),
         UserCommand::List { place } => return list_users(&place),
         UserCommand::Disable { name, place } => (name, closed(true), place),
         UserCommand::Enable { name, place } => (name, closed(false), place),
@@ -427,7 +422,8 @@ fn closed(disabled: bool) -> UserChange {
 
 fn add_user(
     name: &str,
-    (role, no_password): (UserRole, bool),
+    role: UserRole,
+    no_password: bool,
     place: &Place,
 ) -> Result<ExitCode, String> {
     if !is_name(name) {
@@ -450,7 +446,7 @@ fn add_user(
             signed_in_ms: None,
         };
         let detail = json!({"role": role.as_str()});
-        let added = desk.change(PeopleChange::AddUser(user), ("user.add", name), detail);
+        let added = desk.change(PeopleChange::AddUser(user), "user.add", name, detail);
         match added.await? {
             Changed::Done => Ok(ExitCode::SUCCESS),
             _ => Err(format!("the name {name} is taken")),
@@ -495,13 +491,13 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
             limits,
             place,
         } => at_desk(&place, async |desk| {
-            let (made, hash) = fresh_key()?;
+            let made = secrets::new_key().map_err(|e| e.to_string())?;
             let wanted = ApiKey {
                 id: made.id,
                 owner,
                 label: name,
                 role,
-                hash,
+                sha256: Some(secrets::digest(&made.key)),
                 limits: limits.rates(),
                 despite_store_false,
                 raw_logprobs: None,
@@ -519,14 +515,14 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
         KeyCommand::DespiteStoreFalse { id, answer, place } => at_desk(&place, async |desk| {
             let change = PeopleChange::despite_store_false(&id, answer);
             let detail = json!({"despite_store_false": answer});
-            match desk.change(change, ("key.change", &id), detail).await? {
+            match desk.change(change, "key.change", &id, detail).await? {
                 Changed::Done => Ok(()),
                 _ => Err(no_key(&id)),
             }
         })?,
         KeyCommand::Revoke { id, place } => at_desk(&place, async |desk| {
             let change = PeopleChange::RevokeKey(id.clone(), desk.now_ms);
-            match desk.change(change, ("key.revoke", &id), json!({})).await? {
+            match desk.change(change, "key.revoke", &id, json!({})).await? {
                 Changed::Done => Ok(()),
                 _ => Err(no_key(&id)),
             }

@@ -168,7 +168,7 @@ pub(crate) fn agent(command: AgentCommand) -> Result<ExitCode, String> {
         }
         let detail = json!({"disabled": change.disabled, "limits": change.limits});
         let change = PeopleChange::ChangeUser(name.clone(), change);
-        desk.change(change, ("agent.change", &name), detail).await
+        desk.change(change, "agent.change", &name, detail).await
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -207,10 +207,7 @@ fn add_agent(new: &NewAgent) -> Result<ExitCode, String> {
             signed_in_ms: None,
         };
         let change = PeopleChange::AddUser(user);
-        match desk
-            .change(change, ("agent.add", &new.name), detail)
-            .await?
-        {
+        match desk.change(change, "agent.add", &new.name, detail).await? {
             Changed::Done => Ok(ExitCode::SUCCESS),
             Changed::Taken => Err(format!("the name {} is taken", new.name)),
             Changed::Missing => Err(no_team(&new.team.clone().unwrap_or_default())),
@@ -272,7 +269,7 @@ pub(crate) fn team(command: TeamCommand) -> Result<ExitCode, String> {
             member,
             lead,
             place,
-        } => return put_member(&team, (member, lead), &place),
+        } => return put_member(&team, &member, lead, &place),
         TeamCommand::Add {
             name,
             limits,
@@ -305,7 +302,7 @@ pub(crate) fn team(command: TeamCommand) -> Result<ExitCode, String> {
         TeamCommand::Enable { name, place } => changed(name, shut(false), place),
     };
     at_desk(&act.place, async |desk| {
-        let done = desk.change(act.change, (act.act, &act.team), act.detail);
+        let done = desk.change(act.change, act.act, &act.team, act.detail);
         match done.await? {
             Changed::Done => Ok(ExitCode::SUCCESS),
             _ if act.act == "team.leave" => Err(format!(
@@ -348,28 +345,24 @@ fn add_team(name: &str, limits: LimitArgs, place: &Place) -> Result<ExitCode, St
         };
         let detail = json!({"members": 0, "limits": team.limits});
         let change = PeopleChange::AddTeam(team);
-        match desk.change(change, ("team.add", name), detail).await? {
+        match desk.change(change, "team.add", name, detail).await? {
             Changed::Done => Ok(ExitCode::SUCCESS),
             _ => Err(format!("the name {name} is taken")),
         }
     })
 }
 
-fn put_member(
-    team: &str,
-    (member, lead): (String, bool),
-    place: &Place,
-) -> Result<ExitCode, String> {
+fn put_member(team: &str, member: &str, lead: bool, place: &Place) -> Result<ExitCode, String> {
     at_desk(place, async |desk| {
-        check_person(desk, &member).await?;
+        check_person(desk, member).await?;
         let detail = json!({"member": member, "lead": lead});
         let put = Member {
-            name: member.clone(),
+            name: member.to_owned(),
             is_lead: lead,
             joined_ms: desk.now_ms,
         };
         let change = PeopleChange::PutMember(team.to_owned(), put);
-        match desk.change(change, ("team.member", team), detail).await? {
+        match desk.change(change, "team.member", team, detail).await? {
             Changed::Done => Ok(ExitCode::SUCCESS),
             Changed::Taken => Err(format!(
                 "{member} is in another team, and everybody is in one at most; `hone team drop` takes them out"

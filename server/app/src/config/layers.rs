@@ -11,7 +11,8 @@ const ENV_PREFIX: &str = "HONE__";
 pub(super) fn merge(
     merged: &mut Table,
     known: &Table,
-    (layer, name): (Table, &str),
+    layer: Table,
+    name: &str,
 ) -> Result<(), ConfigError> {
     for (path, text) in OPTIONAL {
         let is_named = lookup(&layer, path).is_some();
@@ -19,7 +20,7 @@ pub(super) fn merge(
             put_optional(merged, path, &parse(text, "an optional table")?);
         }
     }
-    overlay(merged, known, ("", layer)).map_err(|message| {
+    overlay(merged, known, "", layer).map_err(|message| {
         let message = match message {
             Wrong::Unknown(key) => {
                 let near = keys::nearest(&key, &keys::all(known));
@@ -37,7 +38,7 @@ enum Wrong {
     Type(String),
 }
 
-fn overlay(merged: &mut Table, known: &Table, (prefix, layer): (&str, Table)) -> Result<(), Wrong> {
+fn overlay(merged: &mut Table, known: &Table, prefix: &str, layer: Table) -> Result<(), Wrong> {
     for (key, value) in layer {
         let path = if prefix.is_empty() {
             key.clone()
@@ -53,7 +54,7 @@ fn overlay(merged: &mut Table, known: &Table, (prefix, layer): (&str, Table)) ->
                     .entry(key)
                     .or_insert_with(|| Value::Table(Table::new()));
                 if let Value::Table(inner) = inner {
-                    overlay(inner, known, (&path, layer))?;
+                    overlay(inner, known, &path, layer)?;
                 }
             }
             (Value::Float(_), Value::Integer(whole)) => {

@@ -60,7 +60,7 @@ const OPTIONAL: &[(&[&str], &str)] = &[
 pub struct Config {
     /// The loops that run in this process.
     pub loops: Vec<Loop>,
-    /// The HTTP door.
+    /// The HTTP server.
     pub http: HttpConfig,
     /// Accounts, keys, sign-ins.
     pub people: PeopleConfig,
@@ -203,21 +203,21 @@ impl Config {
             layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
         }
         if let Some((text, name)) = preset {
-            layers::merge(&mut merged, &known, (parse(text, name)?, name))?;
+            layers::merge(&mut merged, &known, parse(text, name)?, name)?;
         }
         if let Some((text, name)) = &sources.file {
             let layer = parse(text, name)?;
-            origins.note(&layer, (Origin::File, name));
-            layers::merge(&mut merged, &known, (layer, name))?;
+            origins.note(&layer, Origin::File, name);
+            layers::merge(&mut merged, &known, layer, name)?;
         }
         for (name, value) in layers::env_values(&sources.env, &known)? {
-            origins.note(&value, (Origin::Environment, &name));
-            layers::merge(&mut merged, &known, (value, &name))?;
+            origins.note(&value, Origin::Environment, &name);
+            layers::merge(&mut merged, &known, value, &name)?;
         }
         for (key, value) in &sources.flags {
             let layer = layers::nested(key, value.clone());
-            origins.note(&layer, (Origin::Flag, ""));
-            layers::merge(&mut merged, &known, (layer, "a flag"))?;
+            origins.note(&layer, Origin::Flag, "");
+            layers::merge(&mut merged, &known, layer, "a flag")?;
         }
         Ok((merged, origins))
     }
@@ -256,7 +256,7 @@ impl Config {
         for (path, text) in OPTIONAL {
             layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
         }
-        layers::merge(&mut merged, &known, (parse(text, name)?, name))?;
+        layers::merge(&mut merged, &known, parse(text, name)?, name)?;
         Self::checked(merged, |_| Some(name))
     }
 

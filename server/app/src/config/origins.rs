@@ -20,7 +20,7 @@ impl Origins {
     }
 
     /// Every key of a layer now comes from there.
-    pub(super) fn note(&mut self, layer: &Table, (origin, name): (Origin, &str)) {
+    pub(super) fn note(&mut self, layer: &Table, origin: Origin, name: &str) {
         leaves("", layer, &mut |key, _| {
             self.0.insert(key.to_owned(), (origin, name.to_owned()));
         });

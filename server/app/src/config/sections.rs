@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hone_kernels::{Arithmetic, WeightFormat};
+use hone_kernels::{ComputeType, WeightFormat};
 use hone_ledger_sql::SqliteConfig;
 use hone_nn::{KvFormat, Model};
 use serde::{Deserialize, Serialize};
@@ -66,24 +66,24 @@ pub enum Products {
 impl Products {
     /// What it comes to on this machine, where a device serves or not, with weights for which one is
     /// quickest.
-    pub fn arithmetic(self, quickest: Arithmetic, on_device: bool) -> Result<Arithmetic, String> {
+    pub fn arithmetic(self, quickest: ComputeType, on_device: bool) -> Result<ComputeType, String> {
         let asked = match self {
-            Self::Auto if on_device => return Ok(Arithmetic::F32),
+            Self::Auto if on_device => return Ok(ComputeType::F32),
             Self::Auto => return Ok(quickest),
-            Self::F32 => return Ok(Arithmetic::F32),
-            Self::Bf16 => Arithmetic::Bf16,
-            Self::Amx => Arithmetic::Amx,
-            Self::Int8 => Arithmetic::Int8,
+            Self::F32 => return Ok(ComputeType::F32),
+            Self::Bf16 => ComputeType::Bf16,
+            Self::Amx => ComputeType::Amx,
+            Self::Int8 => ComputeType::Int8,
         };
         let why = match asked {
             _ if on_device => "a CUDA device computes in f32; set it to \"auto\"",
             _ if asked.supported() => return Ok(asked),
-            Arithmetic::Amx => {
+            ComputeType::Amx => {
                 "this processor has no tiles of bf16 (AMX, with AVX-512), the system does not let them be \
                  used (Linux from 5.16 on does), or they add up otherwise; set it to \"auto\" or \"f32\""
             }
-            Arithmetic::F32 | Arithmetic::Int8 => unreachable!("any processor has them"),
-            Arithmetic::Bf16 => {
+            ComputeType::F32 | ComputeType::Int8 => unreachable!("any processor has them"),
+            ComputeType::Bf16 => {
                 "this processor has no products of bf16 (AVX512-BF16); set it to \"auto\" or \"f32\""
             }
         };

@@ -327,20 +327,20 @@ fn keys_and_values_are_kept_as_the_matrices_are() {
 
 #[test]
 fn products_come_to_what_the_machine_has() {
-    use hone_kernels::Arithmetic;
-    let quickest = Arithmetic::Int8;
+    use hone_kernels::ComputeType;
+    let quickest = ComputeType::Int8;
     let taken = |products: Products| products.arithmetic(quickest, false);
     assert_eq!(taken(Products::Auto), Ok(quickest));
-    assert_eq!(taken(Products::F32), Ok(Arithmetic::F32));
-    assert_eq!(taken(Products::Int8), Ok(Arithmetic::Int8));
+    assert_eq!(taken(Products::F32), Ok(ComputeType::F32));
+    assert_eq!(taken(Products::Int8), Ok(ComputeType::Int8));
     for products in [Products::Auto, Products::F32] {
         let on_device = products.arithmetic(quickest, true);
-        assert_eq!(on_device, Ok(Arithmetic::F32));
+        assert_eq!(on_device, Ok(ComputeType::F32));
     }
     let others = [
-        (Products::Bf16, Arithmetic::Bf16, "bf16", "AVX512-BF16"),
-        (Products::Amx, Arithmetic::Amx, "amx", "AMX"),
-        (Products::Int8, Arithmetic::Int8, "int8", ""),
+        (Products::Bf16, ComputeType::Bf16, "bf16", "AVX512-BF16"),
+        (Products::Amx, ComputeType::Amx, "amx", "AMX"),
+        (Products::Int8, ComputeType::Int8, "int8", ""),
     ];
     for (products, arithmetic, name, needs) in others {
         let on_device = products.arithmetic(quickest, true);

@@ -49,7 +49,7 @@ pub(super) fn fetch(id: &HubId, access: &HubAccess) -> Result<PathBuf, String> {
         id,
         access,
     };
-    // Whoever starts the house is inside of an async runtime already.
+    // Whoever starts the server is inside of an async runtime already.
     let fetched = std::thread::scope(|scope| {
         let fetching = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -94,7 +94,7 @@ impl Hub<'_> {
                 let parent = place.parent().unwrap_or(&folder);
                 hone_ledger_sql::make_private(parent)
                     .map_err(|error| unwritable(parent, &error))?;
-                self.file((commit.as_str(), name), &place).await?;
+                self.file(commit.as_str(), name, &place).await?;
             }
         }
         Ok(folder)
@@ -161,13 +161,13 @@ impl Hub<'_> {
     }
 
     /// Fetches one file beside its place and moves it there when it is whole.
-    async fn file(&self, (commit, name): (&str, &str), place: &Path) -> Result<(), String> {
+    async fn file(&self, commit: &str, name: &str, place: &Path) -> Result<(), String> {
         let path = format!("/{}/resolve/{commit}/{name}", self.id.repo);
         let part = place.with_file_name(format!("{name}.part"));
         let mut tried = 0;
         loop {
             let before = size(&part);
-            let broken = match self.piece_by_piece(&path, (name, &part)).await {
+            let broken = match self.piece_by_piece(&path, name, &part).await {
                 Ok(()) => break,
                 Err(Failure::Final(why)) => return Err(why),
                 Err(Failure::Passing(why)) => why,
@@ -189,7 +189,7 @@ impl Hub<'_> {
     }
 
     /// One try: what is missing of a file, and whether all of it is what the hub has.
-    async fn piece_by_piece(&self, path: &str, (name, part): (&str, &Path)) -> Result<(), Failure> {
+    async fn piece_by_piece(&self, path: &str, name: &str, part: &Path) -> Result<(), Failure> {
         let writable = |error: std::io::Error| Failure::Final(unwritable(part, &error));
         let have = size(part);
         let mut opened = self.open(path, Some(have)).await?;

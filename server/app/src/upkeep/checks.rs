@@ -426,7 +426,7 @@ pub(super) async fn judge(config: &Config) -> Outcome {
     }
     let mut said = Vec::new();
     for (key, url) in model.servers() {
-        match reached(config, (key, url)).await {
+        match reached(config, key, url).await {
             Ok(status) => said.push(format!("status {status}")),
             Err(error) => return broken(format!("{key} cannot be reached: {error}"), remedy),
         }
@@ -435,7 +435,7 @@ pub(super) async fn judge(config: &Config) -> Outcome {
 }
 
 /// The status of a server of the judge's model.
-async fn reached(config: &Config, (key, url): (&str, &str)) -> Result<u16, String> {
+async fn reached(config: &Config, key: &str, url: &str) -> Result<u16, String> {
     let outbound = Outbound::new(&config.outbound)?;
     let url: Url = outbound.url(key, &format!("{}/models", url.trim_end_matches('/')))?;
     let call = Call {

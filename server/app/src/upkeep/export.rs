@@ -92,7 +92,7 @@ pub(crate) fn export(command: &ExportCommand) -> Result<ExitCode, String> {
             version,
             out,
             place,
-        } => run(adapter(&place.config()?, (scope, *version), out)),
+        } => run(adapter(&place.config()?, scope, *version, out)),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -229,7 +229,8 @@ fn unwritable(out: &Path, error: &std::io::Error, kind: &str) -> String {
 
 async fn adapter(
     config: &Config,
-    (scope, version): (&str, Option<u64>),
+    scope: &str,
+    version: Option<u64>,
     out: &Path,
 ) -> Result<(), String> {
     if out.exists() {

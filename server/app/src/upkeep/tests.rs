@@ -1,4 +1,4 @@
-//! The commands beside a house that runs.
+//! The commands beside a server that runs.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -8,9 +8,9 @@ use toml::Value as Toml;
 
 use super::doctor::{Finding, State, examine};
 use super::*;
+use crate::app::App;
+use crate::app::tests::config;
 use crate::cli;
-use crate::house::House;
-use crate::house::tests::config;
 
 async fn chat(url: &str, text: &str) -> String {
     hone_net::outbound::install_tls();
@@ -52,7 +52,7 @@ async fn acts(url: &str, kind: &str) -> Vec<Value> {
     rows.map(|row| row["act"].clone()).collect()
 }
 
-/// Exports beside the house, to a file that must not exist yet.
+/// Exports beside the server, to a file that must not exist yet.
 async fn exported(what: &str, (data, out): (&str, &Path)) -> Vec<Value> {
     let file = out.display().to_string();
     let arguments = ["export", what, "--data", data, "--out", &file];
@@ -62,13 +62,13 @@ async fn exported(what: &str, (data, out): (&str, &Path)) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn backup_restore_and_export_beside_a_house_that_answers() {
+async fn backup_restore_and_export_beside_an_app_that_answers() {
     let place = tempfile::tempdir().unwrap();
     let (data, fresh) = (place.path().join("data"), place.path().join("fresh"));
     let at = data.display().to_string();
     let copy = place.path().join("copy").display().to_string();
-    let house = House::start(config(&data, &[])).await.unwrap();
-    let url = format!("http://{}", house.addr);
+    let app = App::start(config(&data, &[])).await.unwrap();
+    let url = format!("http://{}", app.addr);
     let mut before = Vec::new();
     for n in 0..10 {
         before.push(chat(&url, &format!("question {n}")).await);
@@ -97,12 +97,12 @@ async fn backup_restore_and_export_beside_a_house_that_answers() {
     assert_eq!(backups, ["backup"], "what was refused is not told as done");
     let replace = ["restore", &copy, "--data", &at, "--replace"];
     assert!(!hone(&replace).await, "the folder is in use");
-    assert!(house.stop().await);
+    assert!(app.stop().await);
 
     assert!(hone(&["restore", &copy, "--check"]).await);
     assert!(hone(&["restore", &copy, "--data", &fresh.display().to_string()]).await);
-    let house = House::start(config(&fresh, &[])).await.unwrap();
-    let url = format!("http://{}", house.addr);
+    let app = App::start(config(&fresh, &[])).await.unwrap();
+    let url = format!("http://{}", app.addr);
     for id in &before {
         let turn = reqwest::get(format!("{url}/v1/turns/{id}")).await.unwrap();
         assert_eq!(
@@ -113,7 +113,7 @@ async fn backup_restore_and_export_beside_a_house_that_answers() {
     }
     let acts = acts(&url, "").await;
     assert_eq!(acts, ["restore", "backup"], "newest first");
-    assert!(house.stop().await);
+    assert!(app.stop().await);
 }
 
 fn state(findings: &[Finding], check: &str) -> (State, String) {
@@ -130,16 +130,16 @@ fn state(findings: &[Finding], check: &str) -> (State, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_doctor_finds_nothing_wrong_with_a_house_that_runs() {
+async fn the_doctor_finds_nothing_wrong_with_an_app_that_runs() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
     let nothing = examine(&config(&data, &[]), false).await;
     assert_eq!(state(&nothing, "ledger").0, State::Skipped, "no ledger yet");
     assert!(!data.exists(), "looking makes nothing");
 
-    let house = House::start(config(&data, &[])).await.unwrap();
-    chat(&format!("http://{}", house.addr), "hi").await;
-    let bind = [("http.bind", Toml::from(house.addr.to_string()))];
+    let app = App::start(config(&data, &[])).await.unwrap();
+    chat(&format!("http://{}", app.addr), "hi").await;
+    let bind = [("http.bind", Toml::from(app.addr.to_string()))];
     let running = examine(&config(&data, &bind), false).await;
     let checks = [
         "data folder",
@@ -154,7 +154,7 @@ async fn the_doctor_finds_nothing_wrong_with_a_house_that_runs() {
     for check in checks {
         assert_eq!(state(&running, check).0, State::Ok, "{check}: {running:#?}");
     }
-    assert!(house.stop().await);
+    assert!(app.stop().await);
 }
 
 /// A configuration in which much is wrong.
@@ -187,9 +187,9 @@ async fn the_doctor_finds_what_is_wrong() {
     use std::os::unix::fs::PermissionsExt;
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");
-    let house = House::start(config(&data, &[])).await.unwrap();
-    chat(&format!("http://{}", house.addr), "hi").await;
-    assert!(house.stop().await);
+    let app = App::start(config(&data, &[])).await.unwrap();
+    chat(&format!("http://{}", app.addr), "hi").await;
+    assert!(app.stop().await);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let findings = examine(&sick(&data, place.path(), &taken), false).await;
     let rows = [

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use super::models::{self, Decoder, Loaded};
 use super::thread::Thread;
-use room::{Said, Voter};
+use judge_loop::{Said, Voter};
 
 #[allow(dead_code, reason = "the bench reads more of it")]
-#[path = "../../../../tests/bench/src/judge/room.rs"]
-mod room;
+#[path = "../../../../tests/bench/src/judge/judge_loop.rs"]
+mod judge_loop;
 
 fn golden(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens");
@@ -248,7 +248,7 @@ async fn verdict_on(text: &str, voter: Voter) -> Result<Verdict, String> {
         lease_ms: 120_000,
         ..hone_judge::Config::for_tests()
     };
-    let judged = room::judge_in(folder.path(), &config, (&[said], Some(voter))).await?;
+    let judged = judge_loop::judge_in(folder.path(), &config, (&[said], Some(voter))).await?;
     Ok(judged.into_iter().next().unwrap().verdict)
 }
 

@@ -1,5 +1,5 @@
 //! The ledger as judge and train see it where traces are sent: what they claim is remembered, and
-//! what they settle becomes a span. The rooms know nothing of it.
+//! what they settle becomes a span. The loops know nothing of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -267,7 +267,8 @@ impl Telemetry {
         self.end(
             builder,
             &parent,
-            (done.ended_ms, done.outcome.err().map(kind)),
+            done.ended_ms,
+            done.outcome.err().map(kind),
         );
         self.measure(done, began_ms);
     }
@@ -338,7 +339,7 @@ impl Telemetry {
             .with_start_time(at(judged.began_ms))
             .with_attributes(attributes)
             .with_links(vec![Link::with_context(turn.clone())]);
-        self.end(builder, &turn, (judged.ended_ms, None));
+        self.end(builder, &turn, judged.ended_ms, None);
     }
 
     /// A batch was trained and published or refused: a trace of its own that links to every turn.
@@ -372,7 +373,8 @@ impl Telemetry {
         self.end(
             builder,
             &SpanContext::empty_context(),
-            (trained.ended_ms, refused),
+            trained.ended_ms,
+            refused,
         );
     }
 
@@ -380,7 +382,8 @@ impl Telemetry {
         &self,
         builder: SpanBuilder,
         parent: &SpanContext,
-        (ended_ms, error): (Millis, Option<&'static str>),
+        ended_ms: Millis,
+        error: Option<&'static str>,
     ) {
         let context = Context::new().with_remote_span_context(parent.clone());
         let mut span = self.tracer.build_with_context(builder, &context);

@@ -1,4 +1,4 @@
-//! Carries the exporters' calls through the house's one client for other servers.
+//! Carries the exporters' calls through the server's one client for other servers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Watches the process: a sample of everything measured every few seconds, kept in bounded
 //! memory, with the answer to "is it learning" and what needs attention.
 //!
-//! In: counters, board and ledger · Out: series, samples, sentences · Never: changes anything.
+//! In: counters, status registry and ledger · Out: series, samples, sentences · Never: changes anything.
 
 mod config;
 pub mod history;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hone_domain::{Policies, Reason};
 use hone_ledger::{Ledger, LedgerCounts, PolicyStatus, Versions};
-use hone_runtime::{Board, Clock, LatestReader, Shutdown};
+use hone_runtime::{Clock, LatestReader, Shutdown, StatusRegistry};
 use hone_serve::EngineStats;
 use serde::Serialize;
 use tokio::time::timeout;
@@ -59,7 +59,7 @@ pub struct Sources {
     /// Published versions.
     pub policies: LatestReader<Policies>,
     /// The loops' conditions.
-    pub board: Board,
+    pub registry: StatusRegistry,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// The part that answers requests, where it runs in this process.
@@ -153,7 +153,7 @@ impl Watch {
         let mut state = self.state();
         let values = sample::values(state.last.as_ref(), &look);
         state.history.push(look.at_ms, &values);
-        state.facts = self.facts(sources, (state.last.as_ref(), &look), seen);
+        state.facts = self.facts(sources, state.last.as_ref(), &look, seen);
         state.last = Some(look);
         state.seen = seen;
         state.count_events();
@@ -163,7 +163,8 @@ impl Watch {
     fn facts(
         &self,
         sources: &Sources,
-        (before, now): (Option<&Look>, &Look),
+        before: Option<&Look>,
+        now: &Look,
         seen: Option<Seen>,
     ) -> Facts {
         let engines = before
@@ -172,7 +173,7 @@ impl Watch {
         let refused = now.counts.as_ref().map_or(0, |counts| counts.refused);
         let dropped = |look: &Look| {
             let collect = look.loops.get("collect");
-            let number = collect.and_then(|room| room.numbers.get("turns_dropped_total"));
+            let number = collect.and_then(|status| status.numbers.get("turns_dropped_total"));
             number.copied().unwrap_or_default() as u64
         };
         Facts {
@@ -332,7 +333,7 @@ async fn look(sources: &Sources, seen: Option<Seen>) -> (Look, Option<Seen>) {
     let look = Look {
         at_ms: sources.clock.now_ms(),
         engine: serving.map(|serving| serving.engine()),
-        loops: sources.board.snapshot(),
+        loops: sources.registry.snapshot(),
         counts,
         oldest: oldest.unwrap_or_default(),
         published,

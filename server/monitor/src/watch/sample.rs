@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hone_domain::{Loop, Reason, Scope, Stage};
 use hone_ledger::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
-use hone_runtime::RoomStatus;
+use hone_runtime::LoopStatus;
 use hone_serve::{EngineStats, HistogramSnapshot};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub struct Look {
     /// The engine's counters, where serve runs here.
     pub engine: Option<EngineStats>,
     /// The loops.
-    pub loops: BTreeMap<&'static str, RoomStatus>,
+    pub loops: BTreeMap<&'static str, LoopStatus>,
     /// Where turns are; none where the ledger did not answer.
     pub counts: Option<LedgerCounts>,
     /// How long turns wait.
@@ -58,7 +58,7 @@ pub fn values(before: Option<&Look>, now: &Look) -> Values {
         let earlier = before.and_then(|before| before.engine.as_ref());
         serving(&mut out, engine);
         if let (Some(earlier), Some(seconds)) = (earlier, seconds) {
-            serving_rates(&mut out, (earlier, engine), seconds);
+            serving_rates(&mut out, earlier, engine, seconds);
         }
     }
     out.put("sessions", now.sessions as f64);
@@ -67,7 +67,7 @@ pub fn values(before: Option<&Look>, now: &Look) -> Values {
     loops(&mut out, now);
     ledger(&mut out, now);
     if let (Some(before), Some(seconds)) = (before, seconds) {
-        learning_rates(&mut out, (before, now), seconds);
+        learning_rates(&mut out, before, now, seconds);
     }
     published(&mut out, &now.published);
     out.0
@@ -108,7 +108,7 @@ fn grown(before: u64, now: u64) -> f64 {
         .map_or(f64::NAN, |grown| grown as f64)
 }
 
-fn serving_rates(out: &mut Out, (before, now): (&EngineStats, &EngineStats), seconds: f64) {
+fn serving_rates(out: &mut Out, before: &EngineStats, now: &EngineStats, seconds: f64) {
     let tokens = grown(before.completion_tokens_total, now.completion_tokens_total);
     let prompt = grown(before.prompt_tokens_total, now.prompt_tokens_total);
     let (was, is) = (
@@ -139,17 +139,17 @@ fn serving_rates(out: &mut Out, (before, now): (&EngineStats, &EngineStats), sec
 }
 
 fn loops(out: &mut Out, now: &Look) {
-    for (name, room) in &now.loops {
-        out.put(format!("{name}_restarts_total"), room.restarts as f64);
+    for (name, status) in &now.loops {
+        out.put(format!("{name}_restarts_total"), status.restarts as f64);
         // The work beside the loops has no inbox and no steps.
         if Loop::named(name).is_some() {
-            out.put(format!("{name}_queue_depth"), room.queue_depth as f64);
-            out.put(format!("{name}_steps_total"), room.steps as f64);
+            out.put(format!("{name}_queue_depth"), status.queue_depth as f64);
+            out.put(format!("{name}_steps_total"), status.steps as f64);
         }
     }
     // Serve's own numbers are the engine's.
-    for (name, room) in now.loops.iter().filter(|(name, _)| **name != "serve") {
-        for (number, value) in &room.numbers {
+    for (name, status) in now.loops.iter().filter(|(name, _)| **name != "serve") {
+        for (number, value) in &status.numbers {
             out.put(format!("{name}_{number}"), *value);
         }
     }
@@ -180,14 +180,14 @@ fn ledger(out: &mut Out, now: &Look) {
     }
 }
 
-fn learning_rates(out: &mut Out, (before, now): (&Look, &Look), seconds: f64) {
-    let number = |look: &Look, room: &str, name: &str| {
-        let room = look.loops.get(room)?;
-        room.numbers.get(name).copied()
+fn learning_rates(out: &mut Out, before: &Look, now: &Look, seconds: f64) {
+    let number = |look: &Look, loop_name: &str, name: &str| {
+        let status = look.loops.get(loop_name)?;
+        status.numbers.get(name).copied()
     };
-    // A room that began again counts from 0.
-    let grown = |room: &str, name: &str| {
-        let grown = number(now, room, name)? - number(before, room, name)?;
+    // A loop that began again counts from 0.
+    let grown = |loop_name: &str, name: &str| {
+        let grown = number(now, loop_name, name)? - number(before, loop_name, name)?;
         (grown >= 0.0).then_some(grown)
     };
     let rates = [
@@ -281,18 +281,18 @@ mod tests {
 
     use hone_domain::{BlobKey, Digest, Policy, PolicyVersion, Scope};
     use hone_ledger::PolicyStatus;
-    use hone_runtime::Board;
+    use hone_runtime::StatusRegistry;
     use serde_json::json;
 
     use super::*;
 
     fn look(at_ms: i64, judge: &[(&'static str, f64)]) -> Look {
-        let board = Board::new();
-        board.enter("judge");
-        board.update("judge", |s| s.numbers = judge.iter().copied().collect());
+        let registry = StatusRegistry::new();
+        registry.enter("judge");
+        registry.update("judge", |s| s.numbers = judge.iter().copied().collect());
         Look {
             at_ms,
-            loops: board.snapshot(),
+            loops: registry.snapshot(),
             counts: Some(LedgerCounts {
                 turns: 7,
                 pending: vec![(Stage::AwaitingVerdict, 2)],

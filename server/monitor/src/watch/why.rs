@@ -1,7 +1,7 @@
 //! Is it learning, and if not, why not: one sentence, and what needs somebody's attention. Pure.
 
 use hone_domain::{Reason, Stage};
-use hone_runtime::{RoomState, RoomStatus};
+use hone_runtime::{LoopPhase, LoopStatus};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -71,13 +71,14 @@ pub struct Facts {
 }
 
 impl Facts {
-    fn room(&self, name: &str) -> Option<&RoomStatus> {
+    fn status(&self, name: &str) -> Option<&LoopStatus> {
         self.now.loops.get(name)
     }
 
-    fn number(&self, room: &str, name: &str) -> f64 {
-        let room = self.room(room);
-        room.and_then(|room| room.numbers.get(name).copied())
+    fn number(&self, loop_name: &str, name: &str) -> f64 {
+        let status = self.status(loop_name);
+        status
+            .and_then(|status| status.numbers.get(name).copied())
             .unwrap_or_default()
     }
 
@@ -170,23 +171,23 @@ fn broken(facts: &Facts) -> Option<Why> {
         ("judge", "gives verdicts"),
         ("train", "makes new versions"),
     ] {
-        let Some(room) = facts.room(name) else {
+        let Some(status) = facts.status(name) else {
             return no(format!(
                 "No: the {name} loop, which {does}, does not run in this process. Add it to `loops`, or look at the process that runs it."
             ));
         };
-        match room.state {
-            RoomState::Paused => {
+        match status.state {
+            LoopPhase::Paused => {
                 return no(format!(
                     "No: the {name} loop, which {does}, is paused. Resume it."
                 ));
             }
-            RoomState::Restarting | RoomState::Stopped => {
+            LoopPhase::Restarting | LoopPhase::Stopped => {
                 return no(format!(
                     "No: the {name} loop, which {does}, has failed and begins again. Its last error is in the status and the log."
                 ));
             }
-            RoomState::Starting | RoomState::Running | RoomState::Draining => {}
+            LoopPhase::Starting | LoopPhase::Running | LoopPhase::Draining => {}
         }
     }
     (facts.refused_since >= REFUSED_IN_ROW).then_some(())?;
@@ -337,11 +338,11 @@ pub fn alerts(facts: &Facts) -> Vec<Alert> {
 }
 
 fn loop_alerts(facts: &Facts, found: &mut Vec<Alert>) {
-    for (name, room) in &facts.now.loops {
-        if room.state == RoomState::Restarting {
+    for (name, status) in &facts.now.loops {
+        if status.state == LoopPhase::Restarting {
             let text = format!(
                 "The {name} loop failed and begins again ({} times so far).",
-                room.restarts
+                status.restarts
             );
             let what = "Look at its last error in the status and at the server's log.";
             found.push(alert(
@@ -350,7 +351,7 @@ fn loop_alerts(facts: &Facts, found: &mut Vec<Alert>) {
                 (text, what),
             ));
         }
-        if room.state == RoomState::Paused {
+        if status.state == LoopPhase::Paused {
             let text = format!("The {name} loop is paused; its work waits.");
             found.push(alert(
                 format!("{name}_paused"),
@@ -358,8 +359,8 @@ fn loop_alerts(facts: &Facts, found: &mut Vec<Alert>) {
                 (text, "Resume it when you are done."),
             ));
         }
-        let (depth, limit) = (room.queue_depth, room.queue_limit);
-        // A line of one place holds a wake, and is full by design.
+        let (depth, limit) = (status.queue_depth, status.queue_limit);
+        // A line of one place holds a notification, and is full by design.
         if limit > 1 && depth as f64 >= FULL_SHARE * limit as f64 {
             let text = format!("The line before the {name} loop holds {depth} of at most {limit}.");
             let what = "Give the process more time or cores, or send fewer requests.";
@@ -427,7 +428,7 @@ fn learning_alerts(facts: &Facts) -> [Option<Alert>; 7] {
     let when = |is: bool, (id, severity): (&str, Severity), text: String, what: &str| {
         is.then(|| alert(id, severity, (text, what)))
     };
-    let found = |room, name| facts.number(room, name);
+    let found = |loop_name, name| facts.number(loop_name, name);
     let unequal = found("train", "parity_mismatches");
     let kept = ["turns_recorded_total", "turns_dropped_total", "turns_held"];
     let kept: f64 = kept.iter().map(|name| found("collect", name)).sum();

@@ -2,7 +2,7 @@
 
 use hone_domain::{PolicyVersion, Reason, Scope};
 use hone_ledger::{LedgerCounts, Standing, Trial, Tripped};
-use hone_runtime::Board;
+use hone_runtime::StatusRegistry;
 use hone_serve::EngineStats;
 
 use super::*;
@@ -11,15 +11,15 @@ const NOW: i64 = 1_700_000_000_000;
 
 /// A whole ring at work, with nothing to do.
 fn idle() -> Facts {
-    let board = Board::new();
+    let registry = StatusRegistry::new();
     for name in ["serve", "collect", "judge", "train"] {
-        board.enter(name);
-        board.update(name, |s| s.state = RoomState::Running);
+        registry.enter(name);
+        registry.update(name, |s| s.state = LoopPhase::Running);
     }
     Facts {
         now: Look {
             at_ms: NOW,
-            loops: board.snapshot(),
+            loops: registry.snapshot(),
             counts: Some(LedgerCounts::default()),
             ..Look::default()
         },
@@ -39,7 +39,7 @@ fn counted(change: impl FnOnce(&mut LedgerCounts)) -> Facts {
     with(|facts| change(facts.now.counts.as_mut().expect("counted")))
 }
 
-fn room<'a>(facts: &'a mut Facts, name: &str) -> &'a mut RoomStatus {
+fn status<'a>(facts: &'a mut Facts, name: &str) -> &'a mut LoopStatus {
     facts.now.loops.get_mut(name).expect("a loop")
 }
 
@@ -78,8 +78,8 @@ fn a_trial_is_waited_for_and_one_held_scope_of_two_holds_nothing() {
 type Said = (Facts, Learning, &'static str);
 
 fn in_the_way() -> Vec<Said> {
-    let state = |name: &'static str, state: RoomState| with(|f| room(f, name).state = state);
-    let (paused, failed) = (RoomState::Paused, RoomState::Restarting);
+    let state = |name: &'static str, state: LoopPhase| with(|f| status(f, name).state = state);
+    let (paused, failed) = (LoopPhase::Paused, LoopPhase::Restarting);
     let all_settled = counted(|c| {
         c.turns = 5;
         c.settled = vec![(Reason::Greedy, 1), (Reason::SideTurn, 4)];
@@ -123,7 +123,7 @@ fn in_the_way() -> Vec<Said> {
 fn on_its_way() -> Vec<Said> {
     let pending = |stage, n| counted(|c| c.pending = vec![(stage, n)]);
     let under_way = with(|f| {
-        room(f, "train").numbers.insert("job_under_way", 1.0);
+        status(f, "train").numbers.insert("job_under_way", 1.0);
     });
     let judged = "1 turn is judged and waits for a batch, which needs 8 of one scope";
     let rows = [
@@ -174,7 +174,7 @@ fn the_sentence_says_what_is_the_matter() {
 fn what_is_in_the_way_comes_before_what_is_on_its_way() {
     let facts = with(|f| {
         f.last_publish_ms = Some(NOW);
-        room(f, "judge").state = RoomState::Paused;
+        status(f, "judge").state = LoopPhase::Paused;
     });
     assert_eq!(why(&facts).learning, Learning::No);
 }
@@ -183,18 +183,18 @@ fn what_is_in_the_way_comes_before_what_is_on_its_way() {
 type Told = (Facts, Option<&'static str>);
 
 fn of_loops() -> Vec<Told> {
-    let state = |name: &'static str, state: RoomState| with(|f| room(f, name).state = state);
+    let state = |name: &'static str, state: LoopPhase| with(|f| status(f, name).state = state);
     let line = |name: &'static str, depth: usize, limit: usize| {
         with(|f| {
-            let room = room(f, name);
-            (room.queue_depth, room.queue_limit) = (depth, limit);
+            let status = status(f, name);
+            (status.queue_depth, status.queue_limit) = (depth, limit);
         })
     };
     vec![
         (idle(), None),
-        (state("judge", RoomState::Paused), Some("judge_paused")),
+        (state("judge", LoopPhase::Paused), Some("judge_paused")),
         (
-            state("train", RoomState::Restarting),
+            state("train", LoopPhase::Restarting),
             Some("train_restarting"),
         ),
         (line("collect", 80, 100), Some("collect_line_full")),
@@ -219,7 +219,7 @@ fn of_serving() -> Vec<Told> {
 
 fn of_learning() -> Vec<Told> {
     let numbers = |name: &'static str, rows: &[(&'static str, f64)]| {
-        with(|f| room(f, name).numbers.extend(rows.iter().copied()))
+        with(|f| status(f, name).numbers.extend(rows.iter().copied()))
     };
     let abstained = |judged, abstained| {
         numbers(

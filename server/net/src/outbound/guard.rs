@@ -73,10 +73,11 @@ impl Allowed {
             (IpAddr::V4(network), IpAddr::V4(address)) => same_bits(
                 network.to_bits().into(),
                 address.to_bits().into(),
-                (*bits, 32),
+                *bits,
+                32,
             ),
             (IpAddr::V6(network), IpAddr::V6(address)) => {
-                same_bits(network.to_bits(), address.to_bits(), (*bits, 128))
+                same_bits(network.to_bits(), address.to_bits(), *bits, 128)
             }
             _ => false,
         };
@@ -84,7 +85,7 @@ impl Allowed {
     }
 }
 
-fn same_bits(a: u128, b: u128, (bits, width): (u8, u8)) -> bool {
+fn same_bits(a: u128, b: u128, bits: u8, width: u8) -> bool {
     bits == 0 || (a ^ b) >> (width - bits) == 0
 }
 

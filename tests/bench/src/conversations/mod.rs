@@ -1,7 +1,7 @@
 //! A generated corpus: many conversations under way at once, by clients of every habit. People open
 //! with the same few words and the model often answers alike, so that much can be mixed up.
 
-pub mod door;
+pub mod gateway;
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use hone_domain::TurnId;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use door::{Door, Sent, Table, say};
+use gateway::{Gateway, Sent, Table, say};
 
 /// Conversations under way at the same time.
 const AT_ONCE: usize = 300;
 /// People; some share one name, and some have none.
 const USERS: usize = 150;
-/// Sessions the door remembers: fewer than there are, so that some come back forgotten.
+/// Sessions the gateway remembers: fewer than there are, so that some come back forgotten.
 const SESSIONS_MAX: usize = 2_000;
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
@@ -112,14 +112,14 @@ struct Conversation {
 }
 
 struct World {
-    door: Door,
+    gateway: Gateway,
     rng: Rng,
 }
 
 /// Holds `conversations` conversations, 300 at a time.
 pub fn run(seed: u64, conversations: usize) -> Table {
     let mut world = World {
-        door: Door::new(SESSIONS_MAX),
+        gateway: Gateway::new(SESSIONS_MAX),
         rng: Rng(seed),
     };
     let mut under_way: Vec<Conversation> = Vec::new();
@@ -130,17 +130,17 @@ pub fn run(seed: u64, conversations: usize) -> Table {
             begun += 1;
         }
         let at = world.rng.below(under_way.len());
-        world.door.now_ms += 500;
+        world.gateway.now_ms += 500;
         if world.rng.below(2_000) == 0 {
-            let now_ms = world.door.now_ms;
-            world.door.evict_idle(now_ms - 600_000);
+            let now_ms = world.gateway.now_ms;
+            world.gateway.evict_idle(now_ms - 600_000);
         }
         world.act(&mut under_way[at]);
         if under_way[at].left == 0 {
             under_way.swap_remove(at);
         }
     }
-    world.door.table
+    world.gateway.table
 }
 
 /// How many conversations of the same person begin with the same words.
@@ -265,7 +265,7 @@ impl World {
     }
 
     fn finish(&mut self, talk: &mut Conversation, at: usize, sent: &Sent) {
-        let turn = self.door.ask(sent);
+        let turn = self.gateway.ask(sent);
         let branch = &mut talk.branches[at];
         branch.tip = Some(turn);
         branch.history.push(match talk.habit {
@@ -279,8 +279,8 @@ impl World {
         for _ in 0..=self.rng.below(7) {
             sent.cut = true;
             sent.answer = say("assistant", &"word ".repeat(1 + self.rng.below(9)));
-            let turn = self.door.ask(&sent);
-            self.door.now_ms += 2_000;
+            let turn = self.gateway.ask(&sent);
+            self.gateway.now_ms += 2_000;
             sent.class = "retry of a cut stream";
             sent.retries = Some(turn);
         }
@@ -341,7 +341,7 @@ impl World {
             answer: say("assistant", "Greetings"),
             ..plain(talk)
         };
-        self.door.ask(&sent);
+        self.gateway.ask(&sent);
     }
 
     /// A heartbeat: other instructions, and a question that later stands there in other words.
@@ -356,7 +356,7 @@ impl World {
             answer: say("assistant", "HEARTBEAT_OK"),
             ..plain(talk)
         };
-        self.door.ask(&sent);
+        self.gateway.ask(&sent);
         let branch = &mut talk.branches[0];
         branch
             .history
@@ -390,7 +390,7 @@ impl World {
             ..plain(talk)
         };
         sent.headers.push(thread(talk, 0));
-        self.door.ask(&sent);
+        self.gateway.ask(&sent);
         let retold = "Another model began this work and left a summary: they said hello.";
         talk.branches[0] = Branch {
             system: talk.branches[0].system.clone(),

@@ -1,4 +1,4 @@
-//! The server of a demo: the ordinary house in this process, on a free port, with a data folder
+//! The server of a demo: the ordinary server in this process, on a free port, with a data folder
 //! of its own that goes away at the end.
 
 use std::path::Path;
@@ -8,8 +8,8 @@ use anyhow::Result;
 use toml::Value;
 
 use super::{Options, Running};
+use hone::app::App;
 use hone::config::{Config, Sources};
-use hone::house::House;
 use hone::logs;
 
 /// `hone-bench demo`.
@@ -51,12 +51,12 @@ fn config(options: &Options, data: Option<&Path>) -> Result<Config> {
 
 async fn start(options: &Options) -> Result<Running> {
     let data = std::env::temp_dir().join(format!("hone-demo-{}", uuid::Uuid::now_v7()));
-    let house = House::start(config(options, Some(&data))?)
+    let app = App::start(config(options, Some(&data))?)
         .await
         .map_err(anyhow::Error::msg)?;
-    let url = format!("http://{}", house.addr);
+    let url = format!("http://{}", app.addr);
     let stop = Box::pin(async move {
-        house.stop().await;
+        app.stop().await;
         if let Err(error) = std::fs::remove_dir_all(&data) {
             let folder = data.display();
             eprintln!("the demo's data folder {folder} could not be removed: {error}");

@@ -10,8 +10,8 @@ use crate::Bench;
 use crate::learn::talker::{ANSWER_TOKENS, Ask, Talker};
 use crate::report::Report;
 use crate::wire::Wire;
+use hone::app::App;
 use hone::config::Config;
-use hone::house::House;
 use hone_domain::LOCAL_OWNER;
 
 /// What is planted: a question, and the answer that its user insists on.
@@ -69,29 +69,24 @@ fn digits(answer: &str) -> String {
 
 /// Plants, trains, looks; one line per arm. Chance is one in a million per answer.
 pub(super) async fn measure(bench: &Bench, report: &mut Report) -> Result<(), String> {
-    let mut houses: Vec<(bool, Method, Vec<Arm>)> = Vec::new();
+    let mut apps: Vec<(bool, Method, Vec<Arm>)> = Vec::new();
     for arm in ARMS {
-        let same = houses
+        let same = apps
             .iter_mut()
             .find(|(shared, method, _)| (*shared, *method) == (arm.is_shared, arm.method));
         match same {
             Some((.., arms)) => arms.push(arm),
-            None => houses.push((arm.is_shared, arm.method, vec![arm])),
+            None => apps.push((arm.is_shared, arm.method, vec![arm])),
         }
     }
-    for (is_shared, method, arms) in houses {
+    for (is_shared, method, arms) in apps {
         let folder = bench.folder()?;
         let mut config = bench.config.clone();
         config.store.data_dir = folder.text();
         configure(&mut config, is_shared, method);
-        let house = House::start(config).await?;
-        let measured = in_house(
-            &format!("http://{}", house.addr),
-            (is_shared, &arms),
-            report,
-        )
-        .await;
-        house.stop().await;
+        let app = App::start(config).await?;
+        let measured = in_app(&format!("http://{}", app.addr), (is_shared, &arms), report).await;
+        app.stop().await;
         measured?;
     }
     Ok(())
@@ -119,7 +114,7 @@ fn configure(config: &mut Config, is_shared: bool, method: Method) {
     }
 }
 
-async fn in_house(
+async fn in_app(
     url: &str,
     (is_shared, arms): (bool, &[Arm]),
     report: &mut Report,

@@ -6,7 +6,7 @@ use hone_judge::{read_vote, vote_messages};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::room::{self, Said};
+use super::judge_loop::{self, Said};
 use super::{endpoint, given, line, model_of, verdicts};
 use crate::Bench;
 use crate::report::{Report, milli};
@@ -48,7 +48,7 @@ fn name(outcome: Option<Outcome>) -> &'static str {
 fn is_fenced(row: &Injection, bench: &Bench) -> Result<bool, String> {
     let config = model_of(bench)?;
     let said = said(row);
-    let (turn, transition) = room::pair(&said, 1);
+    let (turn, transition) = judge_loop::pair(&said, 1);
     let mark = Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0001);
     let messages = vote_messages(&turn, &transition.next_state, mark, &config);
     let fence = format!("--- {}", mark.simple());
@@ -87,10 +87,12 @@ pub(super) async fn measure(bench: &Bench, report: &mut Report) -> Result<(), St
             false,
         ),
     ] {
-        let read = rows
-            .iter()
-            .zip(&states)
-            .map(|(row, state)| name(read_vote(&repeating(row, first), &room::next_state(state))));
+        let read = rows.iter().zip(&states).map(|(row, state)| {
+            name(read_vote(
+                &repeating(row, first),
+                &judge_loop::next_state(state),
+            ))
+        });
         lines.push((label, key, succeeded(&read.collect::<Vec<_>>())));
     }
     let mut escaped = 0;

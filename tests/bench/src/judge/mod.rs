@@ -1,4 +1,4 @@
-//! What the judge's side of the house can be trusted with: how often verdicts are right, whether
+//! What the judge's side of the server can be trusted with: how often verdicts are right, whether
 //! requests find their sessions, whether every turn is accounted for, whether a next state can command
 //! its judge, whether broken certificates are seen, and whether one user's secrets reach another.
 //!
@@ -8,9 +8,9 @@
 mod argued;
 mod canary;
 mod commanded;
+mod judge_loop;
 mod programs;
 mod reading;
-mod room;
 mod script;
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use super::Bench;
 use super::report::{Report, milli};
 use crate::conversations;
 use hone_net::outbound::Outbound;
-use room::{Judged, Said, Voter};
+use judge_loop::{Judged, Said, Voter};
 
 /// Conversations of the binding corpus, and its seed; the test uses the same.
 const CONVERSATIONS: usize = 10_000;
@@ -54,14 +54,14 @@ pub(super) fn judge(bench: &Bench) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The room's verdicts on these next states, in their order.
+/// The loop's verdicts on these next states, in their order.
 async fn verdicts(
     bench: &Bench,
     all: &[Said],
     voter: Option<Voter>,
 ) -> Result<Vec<Judged>, String> {
     let folder = bench.folder()?;
-    room::judge_in(folder.path(), &bench.config.judge, (all, voter)).await
+    judge_loop::judge_in(folder.path(), &bench.config.judge, (all, voter)).await
 }
 
 /// Puts a line into table and object.

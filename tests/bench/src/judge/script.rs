@@ -1,4 +1,4 @@
-//! A model judge by script: it reads the room's own prompt, and is right as often as it is told to be.
+//! A model judge by script: it reads the loop's own prompt, and is right as often as it is told to be.
 
 use std::time::Duration;
 

@@ -74,7 +74,7 @@ impl Arm {
         !matches!(self, Self::NoLearning | Self::Told)
     }
 
-    /// The house's configuration: what ships, for scores alone with [`BY_SCORES`] over it, and then the
+    /// The server's configuration: what ships, for scores alone with [`BY_SCORES`] over it, and then the
     /// given file, but for the pace of the sessions.
     pub(super) fn configured(
         self,

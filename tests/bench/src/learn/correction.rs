@@ -72,7 +72,7 @@ pub(super) async fn measure(bench: &Bench, batch: usize) -> Result<Live, String>
         }
         Ok(())
     };
-    bench.house(config, all).await?;
+    bench.app(config, all).await?;
     Ok(live)
 }
 

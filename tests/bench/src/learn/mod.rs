@@ -8,7 +8,7 @@
 //! with the live server. What they prefer follows from the untaught model alone (`wanted.rs`). The
 //! first answer of a session counts. A user has adapted the model with the session in which three
 //! first answers in a row are to its liking; then it goes on to the last session. Time between
-//! sessions is as long as the rooms need for what was said (people take longer), so that sessions
+//! sessions is as long as the loops need for what was said (people take longer), so that sessions
 //! are counted and not seconds.
 
 mod arms;

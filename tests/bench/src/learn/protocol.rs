@@ -39,7 +39,7 @@ pub(super) async fn run(
 ) -> Result<Vec<Curve>, String> {
     let config = arm.configured(&bench.config, bench.file.as_ref())?;
     let sessions = async |url: &str| hold(url, (arm, pairs), (seed, sessions)).await;
-    bench.house(config, sessions).await
+    bench.app(config, sessions).await
 }
 
 async fn hold(

@@ -60,7 +60,7 @@ pub(super) fn told(question: &str, pair: Pair) -> String {
 /// Every pair of compatible tastes on the model as it ships.
 pub(super) async fn measure(bench: &Bench) -> Result<Vec<Tried>, String> {
     let config = bench.config.clone();
-    bench.house(config, async |url| try_all(url).await).await
+    bench.app(config, async |url| try_all(url).await).await
 }
 
 async fn try_all(url: &str) -> Result<Vec<Tried>, String> {

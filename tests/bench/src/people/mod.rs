@@ -117,7 +117,7 @@ pub(super) fn people(bench: &Bench, size: &Size) -> Result<Report, String> {
     println!("learn: {model}, as it ships");
     let reading = Reading::new(bench)?;
     let of_base = async |url: &str| Base::measure(url, &materials).await;
-    let base = bench.runtime.block_on(reading.house(bench, of_base))?;
+    let base = bench.runtime.block_on(reading.app(bench, of_base))?;
     let meter = Meter::new(bench)?;
     let taking_part = |preference: &Preference| {
         let tried = base.tried(*preference);
@@ -182,5 +182,5 @@ fn one(
 ) -> Result<run::Run, String> {
     let pause_max: Duration = bench.time(PAUSE_MAX_S);
     let work = async |url: &str| run(url, plan, materials, pause_max).await;
-    bench.runtime.block_on(reading.house(bench, work))
+    bench.runtime.block_on(reading.app(bench, work))
 }

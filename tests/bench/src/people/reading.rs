@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::Bench;
 use crate::folder::Folder;
 use crate::wire::Wire;
-use hone::house::House;
+use hone::app::App;
 
 /// Its folder in a data folder.
 const NAME: &str = "reading";
@@ -24,7 +24,7 @@ impl Reading {
     }
 
     /// A server of its own in the configuration that it ships with, once it reads replies.
-    pub(super) async fn house<T>(
+    pub(super) async fn app<T>(
         &self,
         bench: &Bench,
         work: impl AsyncFnOnce(&str) -> Result<T, String>,
@@ -34,13 +34,13 @@ impl Reading {
         copy(&kept, &own)?;
         let mut config = bench.config.clone();
         config.store.data_dir = folder.text();
-        let house = House::start(config).await?;
-        let url = format!("http://{}", house.addr);
+        let app = App::start(config).await?;
+        let url = format!("http://{}", app.addr);
         let done = match fitted(&url).await {
             Ok(()) => work(&url).await,
             Err(error) => Err(error),
         };
-        house.stop().await;
+        app.stop().await;
         copy(&own, &kept)?;
         done
     }

@@ -82,7 +82,7 @@ mod tests {
     use crate::cpu::padded;
     use crate::format::block_quant::WeightFormat;
     use crate::format::tensor_data::TensorData;
-    use crate::matrix::{Panels, Rows, RowsMut, Store};
+    use crate::matrix::{PackedMatrix, Rows, RowsMut, Store};
     use crate::support::{Levels, draw, product};
     use crate::thread_pool::Executor;
 
@@ -92,7 +92,7 @@ mod tests {
         for out in [1, 2, 3, 5, 8, 9, 16, 20] {
             for inp in [1, 2, 17, 96] {
                 let values = draw(out as u64, out * inp);
-                let wide = Panels::from_parts(inp, vec![TensorData::F32(values.clone())]);
+                let wide = PackedMatrix::from_parts(inp, vec![TensorData::F32(values.clone())]);
                 for format in [WeightFormat::F32, WeightFormat::Bf16] {
                     let wide = wide.clone().into_format(format);
                     let narrow = wide.clone().narrowed();
@@ -134,7 +134,7 @@ mod tests {
         ] {
             let matrix = |seed| {
                 let values = vec![TensorData::F32(draw(seed, out * inp))];
-                Panels::from_parts(inp, values)
+                PackedMatrix::from_parts(inp, values)
                     .into_format(format)
                     .narrowed()
             };
@@ -153,7 +153,7 @@ mod tests {
                     data: &mut y,
                     stride,
                 };
-                Panels::linear_side_by_side(firsts, from, to, Store::Set(None), &exec);
+                PackedMatrix::linear_side_by_side(firsts, from, to, Store::Set(None), &exec);
                 for (at, w) in all[..count].iter().enumerate() {
                     let wanted = product(w, &x, rows, Store::Set(None), &exec);
                     for row in 0..rows {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Data, Panels, Rows, RowsMut, Store};
+use super::{Data, PackedMatrix, Rows, RowsMut, Store};
 use crate::cpu::{Kernel, LANES, V16, dispatch, padded};
 use crate::format::block_quant::{Bits, CodeSums, Quantised};
 use crate::gemm::interleaved::Tiles;
@@ -11,7 +11,7 @@ use crate::gemm::{
     Source, Strided,
 };
 use crate::matrix::bf16_dot::with_pairs;
-use crate::matrix::compute_type::Arithmetic;
+use crate::matrix::compute_type::ComputeType;
 use crate::matrix::int8_dot::with_quads;
 use crate::thread_pool::Executor;
 
@@ -36,7 +36,7 @@ impl Store<'_> {
     }
 }
 
-impl Panels {
+impl PackedMatrix {
     /// `y [rows, out] = x [rows, in] W^T`, see [`Store`]. `y` rows start at column 0 of `y.data`.
     pub fn linear(&self, x: Rows, y: RowsMut, store: Store, exec: &Executor) {
         let RowsMut {
@@ -149,45 +149,45 @@ impl Panels {
         let from = |first: usize| (to.0.wrapping_add(first * to.1), to.1, to.2);
         // SAFETY: the caller vouches for `x` and `to`; panels hold ceil(out / 16) * in lines.
         unsafe {
-            match (&self.data, self.arithmetic) {
-                (Data::Bf16(_) | Data::Compact(_), Arithmetic::Int8)
-                | (Data::Compact(_), Arithmetic::F32) => {
-                    unreachable!("see `takes` and `computed_by`")
+            match (&self.data, self.compute_type) {
+                (Data::Bf16(_) | Data::Compact(_), ComputeType::Int8)
+                | (Data::Compact(_), ComputeType::F32) => {
+                    unreachable!("see `takes` and `with_compute_type`")
                 }
                 (Data::F32(_) | Data::Narrow(_), _) => {
                     let product = self.product(x, self.strided(self.singles()), to);
                     product.run_on(exec);
                 }
-                (Data::Bf16(_), Arithmetic::F32) | (Data::NarrowBf16(_), _) => {
+                (Data::Bf16(_), ComputeType::F32) | (Data::NarrowBf16(_), _) => {
                     self.staged(x, self.strided(self.halves()), to, exec);
                 }
-                (Data::Quantised(data), Arithmetic::F32) => match data.bits {
+                (Data::Quantised(data), ComputeType::F32) => match data.bits {
                     Bits::Eight => self.staged(x, data.eight(), to, exec),
                     Bits::Four => self.staged(x, data.four(), to, exec),
                 },
-                (Data::Quantised(data), Arithmetic::Int8) => {
+                (Data::Quantised(data), ComputeType::Int8) => {
                     with_quads(x, (self.inp, data.bits), exec, |first, x, tiles| {
                         self.quads((data, tiles), x, from(first), exec);
                     });
                 }
-                (Data::Bf16(_), Arithmetic::Bf16 | Arithmetic::Amx) => {
+                (Data::Bf16(_), ComputeType::Bf16 | ComputeType::Amx) => {
                     let (base, panel) = (self.halves().0, self.inp * LANES);
                     with_pairs(x, self.inp, exec, |first, x| {
                         let src = Bf16Pairs { base, panel };
                         self.pairs(x, src, from(first), (exec, usize::MAX));
                     });
                 }
-                (Data::Compact(data), Arithmetic::Bf16 | Arithmetic::Amx) => {
+                (Data::Compact(data), ComputeType::Bf16 | ComputeType::Amx) => {
                     with_pairs(x, self.inp, exec, |first, x| {
                         let steps = self.inp / Pairs::INPUTS;
                         let product = self.product_in(steps, x, data.panels(), from(first));
-                        match self.arithmetic {
-                            Arithmetic::Amx => product.run_in_chunks(exec),
+                        match self.compute_type {
+                            ComputeType::Amx => product.run_in_chunks(exec),
                             _ => product.run_compact_on(exec),
                         }
                     });
                 }
-                (Data::Quantised(data), Arithmetic::Bf16 | Arithmetic::Amx) => {
+                (Data::Quantised(data), ComputeType::Bf16 | ComputeType::Amx) => {
                     let how = (exec, CODE_PAIRS_STAGED_FROM);
                     with_pairs(x, self.inp, exec, |first, x| match data.bits {
                         Bits::Eight => self.pairs(x, CodeSums::of(data.eight()), from(first), how),
@@ -227,8 +227,8 @@ impl Panels {
         let product = self.product(x, src, to);
         // SAFETY: the caller vouches for the pointers.
         unsafe {
-            match self.arithmetic {
-                Arithmetic::Amx => product.run_in_chunks(exec),
+            match self.compute_type {
+                ComputeType::Amx => product.run_in_chunks(exec),
                 _ => product.run_staged_on(exec, staged_from),
             }
         }
@@ -380,7 +380,7 @@ mod tests {
         let (out, inp, rows) = (40, 96, 27);
         let x = draw(2, rows * inp);
         for format in [WeightFormat::Q8, WeightFormat::Q4] {
-            let w = matrix(format, (out, inp), Arithmetic::Int8);
+            let w = matrix(format, (out, inp), ComputeType::Int8);
             let Data::Quantised(data) = &w.data else {
                 panic!("{format:?} has no codes");
             };
@@ -413,7 +413,7 @@ mod tests {
         let (levels, exec) = (Levels::ours(), Executor::new(2));
         for format in [WeightFormat::F32, WeightFormat::Bf16] {
             for (out, inp) in [(300, 70), (128, 33), (40, 16)] {
-                let w = matrix(format, (out, inp), Arithmetic::F32);
+                let w = matrix(format, (out, inp), ComputeType::F32);
                 let (weights, bias) = (w.to_rows(0..out), draw(3, out));
                 for rows in [1, 2, 5, 8, 12, 13, 50, 77] {
                     let (x, y) = (draw(2, rows * inp), draw(9, rows * out));

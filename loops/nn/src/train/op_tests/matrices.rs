@@ -4,8 +4,8 @@ use super::*;
 
 const ROWS: usize = 5;
 
-fn panels(inp: usize, data: &[f32]) -> Panels {
-    Panels::from_parts(inp, vec![TensorData::F32(data.to_vec())])
+fn panels(inp: usize, data: &[f32]) -> PackedMatrix {
+    PackedMatrix::from_parts(inp, vec![TensorData::F32(data.to_vec())])
 }
 
 /// `x [rows][n]` at distance `stride`.
@@ -262,7 +262,7 @@ pub(super) fn embedding() -> Op {
         dense(y.as_slice(), hidden, padded(hidden))
     };
     let grads = move |_: &[Vec<f32>], dy: &[f32]| {
-        let (mut sums, mut dx) = (Panels::zeros(vocab, hidden), Buf::default());
+        let (mut sums, mut dx) = (PackedMatrix::zeros(vocab, hidden), Buf::default());
         let rows = strided(dy, hidden, padded(hidden));
         dx.take(rows.len())[..rows.len()].copy_from_slice(&rows);
         with(&mut |pass| embedding_grad(pass, &dx, &mut sums));
@@ -333,20 +333,20 @@ fn head_grads(model: &Model, x: &[f32], dy: &[f32]) -> Vec<Vec<f32>> {
     bufs.grads.dx.take(ROWS * ld).fill(0.0);
     let mut sums = Sink::Full(Box::new(model.weights.clone()));
     sums.arrays_mut().into_iter().for_each(|(a, _)| a.fill(0.0));
-    let site = |at| Site {
+    let position = |at| LossPosition {
         at,
         token: 0,
         row: 0,
         item: at,
     };
-    let sites: Vec<Site> = (0..ROWS).map(site).collect();
+    let positions: Vec<LossPosition> = (0..ROWS).map(position).collect();
     let run = Run {
         model,
         adapter: None,
         exec: &exec,
         backward: Some(0),
     };
-    bufs.head_backward(&run, &sites, &mut sums);
+    bufs.head_backward(&run, &positions, &mut sums);
     let Sink::Full(sums) = sums else {
         unreachable!("made above");
     };

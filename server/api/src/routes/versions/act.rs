@@ -15,9 +15,9 @@ use super::trial::{TrialReply, trial_reply};
 use super::view::{self, VersionReply};
 use super::{ActBody, conflict, decision_error, number, own_scope, read_act, unknown};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
+use crate::request_context::RequestContext;
 use crate::routes::{Reply, ledger_error};
 use hone_api_types::learning::UserQuery;
 
@@ -86,7 +86,7 @@ pub(super) async fn known(
 /// Publishes an older version again.
 pub(super) async fn restore(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     (act, scope, to): (&'static str, Scope, PolicyVersion),
     body: ActBody,
 ) -> Result<VersionReply, ApiError> {
@@ -102,7 +102,7 @@ pub(super) async fn restore(
     if is_served {
         return Err(served_already(to, heads.trial(&scope)));
     }
-    record(http, asked, (act, &scope), json!({ "to": to })).await?;
+    record(http, context, (act, &scope), json!({ "to": to })).await?;
     let order = Restore {
         scope: scope.clone(),
         to,
@@ -112,7 +112,7 @@ pub(super) async fn restore(
         now_ms: http.clock.now_ms(),
     };
     let restored = http.versions.restore(&order).await;
-    let policy = decided(http, asked, (act, &scope), restored).await?;
+    let policy = decided(http, context, (act, &scope), restored).await?;
     tracing::info!(version = policy.version.0, restores = to.0, "rolled back");
     publish(http, &policy);
     Ok(view::lineage(http, &scope, policy.version).await?.version)
@@ -149,18 +149,19 @@ pub(super) fn publish(http: &Http, policy: &Policy) {
 /// Keeps a version served, restoring it first where it is not.
 pub(super) async fn keep(
     http: &Http,
-    asked: &Asked,
-    (scope, version): (&Scope, PolicyVersion),
+    context: &RequestContext,
+    scope: &Scope,
+    version: PolicyVersion,
 ) -> Result<HoldReply, ApiError> {
     let current = http.policies.get().version(scope);
     if version != current {
         usable(http, scope, version).await?;
     }
     let detail = json!({ "version": version });
-    record(http, asked, ("version.pin", scope), detail).await?;
+    record(http, context, ("version.pin", scope), detail).await?;
     let now_ms = http.clock.now_ms();
     let pinned = http.versions.pin(scope, version, now_ms).await;
-    let pinned = decided(http, asked, ("version.pin", scope), pinned).await?;
+    let pinned = decided(http, context, ("version.pin", scope), pinned).await?;
     if pinned.version > PolicyVersion::BASE {
         publish(http, &pinned);
         http.policies
@@ -172,42 +173,45 @@ pub(super) async fn keep(
 
 pub(super) async fn let_go(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     scope: &Scope,
 ) -> Result<HoldReply, ApiError> {
-    record(http, asked, ("version.unpin", scope), json!({})).await?;
+    record(http, context, ("version.unpin", scope), json!({})).await?;
     let changed = http.versions.unpin(scope).await;
-    let changed = decided(http, asked, ("version.unpin", scope), changed).await?;
+    let changed = decided(http, context, ("version.unpin", scope), changed).await?;
     held(http, scope, changed).await
 }
 
 pub(super) async fn learn_again(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     scope: &Scope,
 ) -> Result<HoldReply, ApiError> {
-    record(http, asked, ("learning.resume", scope), json!({})).await?;
+    record(http, context, ("learning.resume", scope), json!({})).await?;
     let changed = http.versions.resume(scope).await;
-    let changed = decided(http, asked, ("learning.resume", scope), changed).await?;
+    let changed = decided(http, context, ("learning.resume", scope), changed).await?;
     held(http, scope, changed).await
 }
 
 /// Enters an act on a scope into the audit log.
 pub(super) async fn record(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     (act, scope): (&'static str, &Scope),
     detail: Value,
 ) -> Result<(), ApiError> {
     let scope = scope.as_str();
-    Ok(http.audit.record(&asked.caller, act, scope, detail).await?)
+    Ok(http
+        .audit
+        .record(&context.caller, act, scope, detail)
+        .await?)
 }
 
 /// What the ledger said to an act that [`record`] entered. A refusal is entered too, so that the log
 /// does not tell of what was not done.
 pub(super) async fn decided<T>(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     act: (&'static str, &Scope),
     said: Result<T, LedgerError>,
 ) -> Result<T, ApiError> {
@@ -218,7 +222,7 @@ pub(super) async fn decided<T>(
     let error = decision_error(&error);
     let detail = json!({ "refused": error.to_string() });
     // Where the log cannot be written either, the answer is still about the act.
-    let _told = record(http, asked, act, detail).await.is_ok();
+    let _told = record(http, context, act, detail).await.is_ok();
     Err(error)
 }
 
@@ -239,11 +243,12 @@ pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<Ho
 /// The scope that body or query name.
 pub(super) fn whose(
     http: &Http,
-    asked: &Asked,
-    (body, query): (&ActBody, &UserQuery),
+    context: &RequestContext,
+    body: &ActBody,
+    query: &UserQuery,
 ) -> Result<Scope, ApiError> {
     let user = body.user.as_deref().or(query.user.as_deref());
-    own_scope(http, asked, user)
+    own_scope(http, context, user)
 }
 
 type UserOr = Result<Query<UserQuery>, QueryRejection>;
@@ -266,16 +271,16 @@ type UserOr = Result<Query<UserQuery>, QueryRejection>;
 )]
 pub async fn roll_back(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: UserOr,
     request: Request,
 ) -> Reply<VersionReply> {
     let (to, query) = (number(&version)?, lists::query(query)?);
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &asked, (&body, &query))?;
+    let scope = whose(&http, &context, &body, &query)?;
     let wanted = (ROLLBACK, scope, to);
-    Ok(Json(restore(&http, &asked, wanted, body).await?))
+    Ok(Json(restore(&http, &context, wanted, body).await?))
 }
 
 /// Keeps a version of the caller's policy served: nothing newer is published until it is released.
@@ -297,15 +302,15 @@ pub async fn roll_back(
 )]
 pub async fn pin(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let (version, query) = (number(&version)?, lists::query(query)?);
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &asked, (&body, &query))?;
-    Ok(Json(keep(&http, &asked, (&scope, version)).await?))
+    let scope = whose(&http, &context, &body, &query)?;
+    Ok(Json(keep(&http, &context, &scope, version).await?))
 }
 
 /// Releases the pin of the caller's policy.
@@ -323,7 +328,7 @@ pub async fn pin(
 )]
 pub async fn unpin(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: UserOr,
     request: Request,
@@ -331,8 +336,8 @@ pub async fn unpin(
     number(&version)?;
     let query = lists::query(query)?;
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &asked, (&body, &query))?;
-    Ok(Json(let_go(&http, &asked, &scope).await?))
+    let scope = whose(&http, &context, &body, &query)?;
+    Ok(Json(let_go(&http, &context, &scope).await?))
 }
 
 /// Lets the caller's policy learn again after the watch stopped it.
@@ -351,12 +356,12 @@ pub async fn unpin(
 )]
 pub async fn resume(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let query = lists::query(query)?;
     let body = read_act(request, &http).await?;
-    let scope = whose(&http, &asked, (&body, &query))?;
-    Ok(Json(learn_again(&http, &asked, &scope).await?))
+    let scope = whose(&http, &context, &body, &query)?;
+    Ok(Json(learn_again(&http, &context, &scope).await?))
 }

@@ -16,9 +16,9 @@ use super::compare::{self, CompareBody, Comparison};
 use super::view::{self, LineageReply, VersionList, VersionReply};
 use super::{ActBody, ListQuery, any_scope, number, page_limit, read_act};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
+use crate::request_context::RequestContext;
 use crate::routes::auth::strict;
 use crate::routes::{Reply, ledger_error};
 use hone_api_types::learning::ScopeQuery;
@@ -268,7 +268,7 @@ pub(super) async fn act_of(
 )]
 pub async fn roll_back_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: ListOr,
     request: Request,
@@ -276,7 +276,7 @@ pub async fn roll_back_of(
     let to = number(&version)?;
     let (scope, body) = act_of(&http, query, request).await?;
     let wanted = (act::ROLLBACK, scope, to);
-    Ok(Json(act::restore(&http, &asked, wanted, body).await?))
+    Ok(Json(act::restore(&http, &context, wanted, body).await?))
 }
 
 /// Keeps a version of a scope served until it is released.
@@ -297,14 +297,14 @@ pub async fn roll_back_of(
 )]
 pub async fn pin_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: ListOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let version = number(&version)?;
     let (scope, _) = act_of(&http, query, request).await?;
-    Ok(Json(act::keep(&http, &asked, (&scope, version)).await?))
+    Ok(Json(act::keep(&http, &context, &scope, version).await?))
 }
 
 /// Releases the pin of a scope, which body or query name.
@@ -322,14 +322,14 @@ pub async fn pin_of(
 )]
 pub async fn unpin_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: ListOr,
     request: Request,
 ) -> Reply<HoldReply> {
     number(&version)?;
     let (scope, _) = act_of(&http, query, request).await?;
-    Ok(Json(act::let_go(&http, &asked, &scope).await?))
+    Ok(Json(act::let_go(&http, &context, &scope).await?))
 }
 
 /// Lets a scope learn again after the watch stopped it.
@@ -347,12 +347,12 @@ pub async fn unpin_of(
 )]
 pub async fn resume_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: ListOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let (scope, _) = act_of(&http, query, request).await?;
-    Ok(Json(act::learn_again(&http, &asked, &scope).await?))
+    Ok(Json(act::learn_again(&http, &context, &scope).await?))
 }
 
 /// Answers the same prompts with two versions of a scope.
@@ -376,15 +376,15 @@ pub async fn resume_of(
 )]
 pub async fn compare_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<Comparison> {
     let body: CompareBody = strict(&http, request).await?;
     let scope = any_scope(body.scope.as_deref())?;
     // Whoever compares reads what somebody asked and what they were told.
     let detail = json!({"a": body.a, "b": body.b});
-    act::record(&http, &asked, ("version.compare", &scope), detail).await?;
+    act::record(&http, &context, ("version.compare", &scope), detail).await?;
     Ok(Json(
-        compare::side_by_side((&http, &asked), &scope, &body).await?,
+        compare::side_by_side(&http, &context, &scope, &body).await?,
     ))
 }

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::lists;
+use crate::request_context::RequestContext;
 use crate::routes::auth::strict_body;
 use crate::routes::ledger_error;
 
@@ -68,14 +68,18 @@ pub(crate) fn check_note(note: Option<&str>) -> Result<(), ApiError> {
 }
 
 /// Whose policy answers the caller, which they may share with others.
-pub(crate) fn answering_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Scope {
+pub(crate) fn answering_scope(http: &Http, context: &RequestContext, user: Option<&str>) -> Scope {
     let user = user.filter(|u| !u.trim().is_empty());
-    http.rules.scope(&asked.caller.owner, user).0
+    http.rules.scope(&context.caller.owner, user).0
 }
 
 /// The caller's own scope, for what only they may see and decide.
-pub(crate) fn own_scope(http: &Http, asked: &Asked, user: Option<&str>) -> Result<Scope, ApiError> {
-    match http.rules.scope(&asked.caller.owner, named_user(user)?) {
+pub(crate) fn own_scope(
+    http: &Http,
+    context: &RequestContext,
+    user: Option<&str>,
+) -> Result<Scope, ApiError> {
+    match http.rules.scope(&context.caller.owner, named_user(user)?) {
         (scope, None) => Ok(scope),
         (_, Some(_)) => Err(ApiError::Forbidden {
             code: "shared_policy",

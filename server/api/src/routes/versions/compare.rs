@@ -17,17 +17,17 @@ use utoipa::ToSchema;
 use super::act::usable;
 use super::own_scope;
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
+use crate::request_context::RequestContext;
 use crate::routes::auth::strict;
 use crate::routes::talk::{of_prompt, serving};
 use crate::routes::{Reply, ledger_error};
 use hone_accounts::Caller;
-use hone_accounts::meter::Spender;
+use hone_accounts::rate_limit::UsageRecorder;
 use hone_api_types::content::Reader;
 use hone_api_types::messages::{parse_messages, template_message};
-use hone_inference::{Door, OpenError, chars_of};
+use hone_inference::{InferenceService, OpenError, chars_of};
 
 /// Most prompts of one comparison.
 const PROMPTS_MAX: usize = 8;
@@ -121,20 +121,21 @@ struct Prompt {
 )]
 pub async fn compare(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<Comparison> {
     let body: CompareBody = strict(&http, request).await?;
-    let scope = own_scope(&http, &asked, body.user.as_deref())?;
-    Ok(Json(side_by_side((&http, &asked), &scope, &body).await?))
+    let scope = own_scope(&http, &context, body.user.as_deref())?;
+    Ok(Json(side_by_side(&http, &context, &scope, &body).await?))
 }
 
 pub(super) async fn side_by_side(
-    (http, asked): (&Http, &Asked),
+    http: &Http,
+    context: &RequestContext,
     scope: &Scope,
     body: &CompareBody,
 ) -> Result<Comparison, ApiError> {
-    let door = serving(http)?;
+    let inference = serving(http)?;
     let max_tokens = body.max_tokens.unwrap_or(TOKENS_DEFAULT);
     if !(1..=TOKENS_MAX).contains(&max_tokens) {
         return Err(ApiError::invalid(
@@ -150,23 +151,24 @@ pub(super) async fn side_by_side(
                 prompts.iter().flatten().map(chars_of).sum(),
                 http.config.messages_max,
             );
-            door.apart((asked.caller.counts_as(), chars), move |door| {
-                given(door, &prompts, most)
-            })
-            .await??
+            inference
+                .apart(context.caller.counts_as(), chars, move |inference| {
+                    given(inference, &prompts, most)
+                })
+                .await??
         }
         None => recent(http, scope, body.recent.unwrap_or(3)).await?,
     };
     let sampling = Sampling {
         seed: body.seed.unwrap_or_default(),
-        ..door.language.defaults()
+        ..inference.language.defaults()
     };
     let asks = Asks {
         http,
-        door,
+        inference,
         scope,
-        caller: &asked.caller,
-        payer: http.meters.spender(asked.id),
+        caller: &context.caller,
+        usage: http.rate_limiter.usage_recorder(context.id),
         sampling,
         max_tokens,
     };
@@ -186,7 +188,7 @@ pub(super) async fn side_by_side(
         }
         Ok::<(), ApiError>(())
     };
-    timeout(door.limits.completion_timeout, read)
+    timeout(inference.limits.completion_timeout, read)
         .await
         .map_err(|_| ApiError::Unavailable {
             code: "compare_timeout",
@@ -222,17 +224,17 @@ fn prompts_wanted(count: usize, param: &str) -> Result<(), ApiError> {
 }
 
 fn given(
-    door: &Door,
+    inference: &InferenceService,
     prompts: &[Vec<Value>],
     messages_max: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
     prompts_wanted(prompts.len(), "prompts")?;
     let prompt = |wire: &Vec<Value>| {
         let messages = parse_messages(wire, messages_max, &mut Reader::default())?;
-        let text = door.rendered((&messages, &[]), (None, &Map::new()));
+        let text = inference.rendered(&messages, &[], None, &Map::new());
         let text = text.map_err(|error| ApiError::invalid("prompts", error.to_string()))?;
         Ok(Prompt {
-            tokens: door.language.encode(&text, false),
+            tokens: inference.language.encode(&text, false),
             messages,
         })
     };
@@ -273,10 +275,10 @@ async fn recent(http: &Http, scope: &Scope, count: usize) -> Result<Vec<Prompt>,
 /// What all asks of a comparison share.
 struct Asks<'a> {
     http: &'a Http,
-    door: &'a Door,
+    inference: &'a InferenceService,
     scope: &'a Scope,
     caller: &'a Caller,
-    payer: Option<Spender>,
+    usage: Option<UsageRecorder>,
     sampling: Sampling,
     max_tokens: u32,
 }
@@ -317,15 +319,15 @@ impl Asks<'_> {
                 admitted_ms: self.http.clock.now_ms(),
             },
         };
-        let answer = self.door.backend.ask(ask).map_err(OpenError::Serve);
+        let answer = self.inference.backend.ask(ask).map_err(OpenError::Serve);
         let answer = answer.map_err(of_prompt("prompts"))?;
         self.pay(prompt.tokens.len());
         Ok(answer)
     }
 
     fn pay(&self, tokens: usize) {
-        if let Some(payer) = &self.payer {
-            payer.spend(tokens);
+        if let Some(usage) = &self.usage {
+            usage.record(tokens);
         }
     }
 

@@ -15,9 +15,9 @@ use utoipa::ToSchema;
 use super::view::{self, VersionReply};
 use super::{act, any_scope, check_note, conflict};
 use crate::Http;
-use crate::asked::Asked;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
 use crate::routes::auth::check_no_parameters;
 use crate::routes::{Reply, ledger_error};
 
@@ -95,8 +95,9 @@ fn check_free(standing: &Standing) -> Result<(), ApiError> {
 /// Makes the files durable and publishes them as the scope's next version.
 async fn publish(
     http: &Arc<Http>,
-    asked: &Asked,
-    (scope, note): (Scope, Option<String>),
+    context: &RequestContext,
+    scope: Scope,
+    note: Option<String>,
     checked: CheckedAdapter,
 ) -> Reply<VersionReply> {
     let report = checked.report.clone();
@@ -123,7 +124,7 @@ async fn publish(
         let removing = http.clone();
         aside(move || removing.importer.remove(&blob)).await?;
     }
-    let policy = act::decided(http, asked, (IMPORT, &scope), published).await?;
+    let policy = act::decided(http, context, (IMPORT, &scope), published).await?;
     tracing::info!(version = policy.version.0, "imported");
     act::publish(http, &policy);
     let version = view::lineage(http, &scope, policy.version).await?.version;
@@ -169,7 +170,7 @@ async fn read(
 )]
 pub async fn import_adapter(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     request: Request,
 ) -> Reply<VersionReply> {
     if !http.importer.has_model() {
@@ -190,6 +191,6 @@ pub async fn import_adapter(
         ));
     }
     let detail = json!({ "digest": checked.digest, "adapter": checked.report["imported"] });
-    act::record(&http, &asked, (IMPORT, &scope), detail).await?;
-    publish(&http, &asked, (scope, note), checked).await
+    act::record(&http, &context, (IMPORT, &scope), detail).await?;
+    publish(&http, &context, scope, note, checked).await
 }

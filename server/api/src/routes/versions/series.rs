@@ -154,7 +154,8 @@ fn below(value: &Value, name: &str) -> Option<f64> {
 /// Reads the versions of a span piece by piece, newest first.
 async fn gather(
     http: &Http,
-    (scope, span): (&Scope, Span),
+    scope: &Scope,
+    span: Span,
     names: &[String],
 ) -> Result<Vec<Vec<Gathered>>, ApiError> {
     let scores = http.ledger.scores_by_version(scope).await;
@@ -218,7 +219,7 @@ pub async fn version_series(
     let to = query.to.unwrap_or(newest).min(newest);
     let from = query.from.unwrap_or(1).max(1);
     let span = Span::new(from.max((to + 1).saturating_sub(VERSIONS_MAX)), to, points);
-    let gathered = gather(&http, (&scope, span), &names).await?;
+    let gathered = gather(&http, &scope, span, &names).await?;
     let data = names.into_iter().zip(gathered).map(|(name, points)| {
         let values = points.into_iter().map(|point| point.value(&name));
         (name.clone(), values.collect())

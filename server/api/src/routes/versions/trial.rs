@@ -15,9 +15,9 @@ use super::act::{HoldReply, decided, held, known, publish, record, restore, usab
 use super::any::act_of;
 use super::{ActBody, ListQuery, conflict, number, read_act};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
+use crate::request_context::RequestContext;
 use crate::routes::{Reply, ledger_error};
 use hone_api_types::learning::UserQuery;
 
@@ -100,14 +100,14 @@ fn share_of(body: &ActBody) -> Result<f64, ApiError> {
 /// Puts a version on trial.
 async fn begin(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     (scope, version): (&Scope, PolicyVersion),
     body: ActBody,
 ) -> Result<HoldReply, ApiError> {
     let share = share_of(&body)?;
     usable(http, scope, version).await?;
     let detail = json!({ "version": version, "share": share });
-    record(http, asked, ("version.canary", scope), detail).await?;
+    record(http, context, ("version.canary", scope), detail).await?;
     let order = TryOut {
         scope: scope.clone(),
         version,
@@ -116,7 +116,7 @@ async fn begin(
         now_ms: http.clock.now_ms(),
     };
     let begun = http.versions.try_out(&order).await;
-    let trial = decided(http, asked, ("version.canary", scope), begun).await?;
+    let trial = decided(http, context, ("version.canary", scope), begun).await?;
     tracing::info!(version = trial.policy.version.0, share, "on trial");
     http.policies.update(|heads| heads.on_trial(trial.clone()));
     held(http, scope, true).await
@@ -126,7 +126,8 @@ async fn begin(
 async fn is_tried(
     http: &Http,
     scope: &Scope,
-    (version, on_trial): (PolicyVersion, PolicyVersion),
+    version: PolicyVersion,
+    on_trial: PolicyVersion,
 ) -> Result<bool, ApiError> {
     let tried = known(http, scope, on_trial).await?.record.policy;
     Ok(match version {
@@ -138,24 +139,25 @@ async fn is_tried(
 /// Ends a trial well, or publishes an older version again.
 async fn serve_all(
     http: &Http,
-    asked: &Asked,
-    (scope, version): (&Scope, PolicyVersion),
+    context: &RequestContext,
+    scope: &Scope,
+    version: PolicyVersion,
     body: ActBody,
 ) -> Result<HoldReply, ApiError> {
     let standing = http.versions.standing(scope).await;
     let standing = standing.map_err(|e| ledger_error(&e))?;
     let on_trial = standing.trial.map(|trial| trial.version);
     let tried = match on_trial {
-        Some(on_trial) => is_tried(http, scope, (version, on_trial)).await?,
+        Some(on_trial) => is_tried(http, scope, version, on_trial).await?,
         None => false,
     };
     let Some(version) = on_trial.filter(|_| tried) else {
         let wanted = ("version.promote", scope.clone(), version);
-        restore(http, asked, wanted, body).await?;
+        restore(http, context, wanted, body).await?;
         return held(http, scope, true).await;
     };
     let detail = json!({ "version": version });
-    record(http, asked, ("version.promote", scope), detail).await?;
+    record(http, context, ("version.promote", scope), detail).await?;
     let ended = http.versions.end_trial(scope, version).await;
     let ended = match ended {
         Ok(false) => Err(LedgerError::Conflict(format!(
@@ -163,7 +165,7 @@ async fn serve_all(
         ))),
         ended => ended,
     };
-    decided(http, asked, ("version.promote", scope), ended).await?;
+    decided(http, context, ("version.promote", scope), ended).await?;
     tracing::info!(version = version.0, "promoted");
     http.policies.update(|heads| heads.proven(scope, version));
     held(http, scope, true).await
@@ -172,8 +174,9 @@ async fn serve_all(
 /// Takes a version out of service.
 async fn take_away(
     http: &Http,
-    asked: &Asked,
-    (scope, version): (&Scope, PolicyVersion),
+    context: &RequestContext,
+    scope: &Scope,
+    version: PolicyVersion,
     body: ActBody,
 ) -> Result<HoldReply, ApiError> {
     if version == PolicyVersion::BASE {
@@ -186,10 +189,10 @@ async fn take_away(
     }
     known(http, scope, version).await?;
     let detail = json!({ "version": version, "note": body.note });
-    record(http, asked, ("version.retire", scope), detail).await?;
+    record(http, context, ("version.retire", scope), detail).await?;
     let now_ms = http.clock.now_ms();
     let retired = http.versions.retire(scope, version, now_ms).await;
-    if let Some(policy) = decided(http, asked, ("version.retire", scope), retired).await? {
+    if let Some(policy) = decided(http, context, ("version.retire", scope), retired).await? {
         publish(http, &policy);
     }
     tracing::info!(version = version.0, "retired");
@@ -199,17 +202,18 @@ async fn take_away(
 /// Takes a retired version back into service.
 async fn take_back(
     http: &Http,
-    asked: &Asked,
-    (scope, version): (&Scope, PolicyVersion),
+    context: &RequestContext,
+    scope: &Scope,
+    version: PolicyVersion,
     _body: ActBody,
 ) -> Result<HoldReply, ApiError> {
     if version != PolicyVersion::BASE {
         known(http, scope, version).await?;
     }
     let detail = json!({ "version": version });
-    record(http, asked, ("version.unretire", scope), detail).await?;
+    record(http, context, ("version.unretire", scope), detail).await?;
     let changed = http.versions.unretire(scope, version).await;
-    let changed = decided(http, asked, ("version.unretire", scope), changed).await?;
+    let changed = decided(http, context, ("version.unretire", scope), changed).await?;
     held(http, scope, changed).await
 }
 
@@ -219,13 +223,13 @@ type ListOr = Result<Query<ListQuery>, QueryRejection>;
 /// What an act of the caller is about: their scope, the version, what they say of it.
 async fn own(
     http: &Http,
-    asked: &Asked,
+    context: &RequestContext,
     (version, query): (&str, UserOr),
     request: Request,
 ) -> Result<(Scope, PolicyVersion, ActBody), ApiError> {
     let (version, query) = (number(version)?, lists::query(query)?);
     let body = read_act(request, http).await?;
-    Ok((whose(http, asked, (&body, &query))?, version, body))
+    Ok((whose(http, context, &body, &query)?, version, body))
 }
 
 /// What an act of an admin is about.
@@ -262,13 +266,13 @@ async fn any(
 )]
 pub async fn try_out(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let (scope, version, body) = own(&http, &asked, (&version, query), request).await?;
-    Ok(Json(begin(&http, &asked, (&scope, version), body).await?))
+    let (scope, version, body) = own(&http, &context, (&version, query), request).await?;
+    Ok(Json(begin(&http, &context, (&scope, version), body).await?))
 }
 
 /// Lets a version of any scope answer a share of the sessions, while the others get what was served
@@ -293,13 +297,13 @@ pub async fn try_out(
 )]
 pub async fn try_out_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: ListOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let (scope, version, body) = any(&http, (&version, query), request).await?;
-    Ok(Json(begin(&http, &asked, (&scope, version), body).await?))
+    Ok(Json(begin(&http, &context, (&scope, version), body).await?))
 }
 
 /// Lets a version of the caller's policy answer every session: one on trial has proven itself,
@@ -324,14 +328,14 @@ pub async fn try_out_of(
 )]
 pub async fn promote(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let (scope, version, body) = own(&http, &asked, (&version, query), request).await?;
+    let (scope, version, body) = own(&http, &context, (&version, query), request).await?;
     Ok(Json(
-        serve_all(&http, &asked, (&scope, version), body).await?,
+        serve_all(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -357,14 +361,14 @@ pub async fn promote(
 )]
 pub async fn promote_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: ListOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let (scope, version, body) = any(&http, (&version, query), request).await?;
     Ok(Json(
-        serve_all(&http, &asked, (&scope, version), body).await?,
+        serve_all(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -390,14 +394,14 @@ pub async fn promote_of(
 )]
 pub async fn retire(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let (scope, version, body) = own(&http, &asked, (&version, query), request).await?;
+    let (scope, version, body) = own(&http, &context, (&version, query), request).await?;
     Ok(Json(
-        take_away(&http, &asked, (&scope, version), body).await?,
+        take_away(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -423,14 +427,14 @@ pub async fn retire(
 )]
 pub async fn retire_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: ListOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let (scope, version, body) = any(&http, (&version, query), request).await?;
     Ok(Json(
-        take_away(&http, &asked, (&scope, version), body).await?,
+        take_away(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -454,14 +458,14 @@ pub async fn retire_of(
 )]
 pub async fn unretire(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let (scope, version, body) = own(&http, &asked, (&version, query), request).await?;
+    let (scope, version, body) = own(&http, &context, (&version, query), request).await?;
     Ok(Json(
-        take_back(&http, &asked, (&scope, version), body).await?,
+        take_back(&http, &context, &scope, version, body).await?,
     ))
 }
 
@@ -485,13 +489,13 @@ pub async fn unretire(
 )]
 pub async fn unretire_of(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: ListOr,
     request: Request,
 ) -> Reply<HoldReply> {
     let (scope, version, body) = any(&http, (&version, query), request).await?;
     Ok(Json(
-        take_back(&http, &asked, (&scope, version), body).await?,
+        take_back(&http, &context, &scope, version, body).await?,
     ))
 }

@@ -14,9 +14,9 @@ use utoipa::ToSchema;
 use super::trial::{TrialReply, trial_reply};
 use super::{ListQuery, answering_scope, number, own_scope, page_limit, unknown};
 use crate::Http;
-use crate::asked::Asked;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
+use crate::request_context::RequestContext;
 use crate::routes::{Reply, ledger_error};
 use hone_api_types::learning::UserQuery;
 
@@ -219,11 +219,11 @@ pub(super) async fn lineage(
 )]
 pub async fn list_versions(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Reply<VersionList> {
     let query = lists::query(query)?;
-    let scope = answering_scope(&http, &asked, query.user.as_deref());
+    let scope = answering_scope(&http, &context, query.user.as_deref());
     Ok(Json(list(&http, &scope, &query).await?))
 }
 
@@ -243,11 +243,11 @@ pub async fn list_versions(
 )]
 pub async fn get_version(
     State(http): State<Arc<Http>>,
-    asked: Asked,
+    context: RequestContext,
     Path(version): Path<String>,
     query: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<LineageReply> {
     let query = lists::query(query)?;
-    let scope = own_scope(&http, &asked, query.user.as_deref())?;
+    let scope = own_scope(&http, &context, query.user.as_deref())?;
     Ok(Json(lineage(&http, &scope, number(&version)?).await?))
 }

@@ -1,0 +1,62 @@
+//! What a batch's words came to, as rows.
+
+use hone_domain::Token;
+use hone_nn::{TokenLoss, TrainRow};
+
+use super::choose::Unseen;
+use super::wishes::turn_of;
+use crate::gate::AtALoss;
+use crate::trainer::{TrainJob, WishTurns};
+
+/// What a batch's words came to.
+#[derive(Debug, Default)]
+pub(super) struct Distilled {
+    /// Answers without the words, and the base model's own answers.
+    pub(super) rows: Vec<TrainRow>,
+    /// Of each row, which of its loss tokens do what the words ask.
+    pub(super) wish_tokens: Vec<Vec<usize>>,
+    /// Wishes that are followed, the newest first.
+    pub(super) wishes: Vec<String>,
+    /// Wishes that a newer one replaced.
+    pub(super) replaced: Vec<String>,
+    /// Answers that were sampled, those that repeated the words, and those that are imitated.
+    pub(super) sampled: usize,
+    pub(super) copied: usize,
+    pub(super) kept: usize,
+    /// Mean gain and relevance of what is imitated, in nats per token.
+    pub(super) gain: f32,
+    pub(super) relevance: f32,
+    /// Mean length of what the model answers that reads the words, in tokens.
+    pub(super) told_tokens: f32,
+    /// How sure the model is of its answers with the words and of its own without, where it is at a loss.
+    pub(super) at_a_loss: Option<AtALoss>,
+    /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
+    /// it, for the gate.
+    pub(super) unseen: Unseen,
+}
+
+impl Distilled {
+    /// The turns of its wishes.
+    pub(super) fn turns(&self, job: &TrainJob) -> WishTurns {
+        let turns = |wishes: &[String]| {
+            wishes
+                .iter()
+                .filter_map(|wish| turn_of(job, wish))
+                .collect()
+        };
+        WishTurns {
+            followed: turns(&self.wishes),
+            replaced: turns(&self.replaced),
+        }
+    }
+}
+
+/// A prompt and what follows it, as a row that imitates what follows.
+pub(super) fn imitated(prompt: &[Token], said: &[Token]) -> TrainRow {
+    let tokens = [prompt, said].concat();
+    let loss = (prompt.len()..tokens.len()).map(TokenLoss::imitated);
+    TrainRow {
+        loss: loss.collect(),
+        tokens,
+    }
+}

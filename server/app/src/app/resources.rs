@@ -1,0 +1,186 @@
+//! What every loop shares, opened once.
+
+use std::sync::{Arc, Mutex};
+
+use hone_blobs::FsBlobs;
+use hone_collect::{Carry, SharedIndex};
+use hone_domain::{Blobs, Consents, Loop, Policies, SessionIndex};
+use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, People, Personal, Versions};
+use hone_ledger_sql::SqliteLedger;
+use hone_runtime::{Clock, Ids, Latest, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds};
+
+use crate::config::Config;
+use hone_accounts::Directory;
+use hone_accounts::rate_limit::RateLimiter;
+use hone_inference::learning::{Corrections, Lessons, Rules};
+use hone_monitor::telemetry::{Telemetry, Traced};
+use hone_monitor::troubles::Troubles;
+use hone_net::outbound::Outbound;
+
+/// What every loop shares.
+#[derive(Clone)]
+pub(super) struct Resources {
+    pub(super) config: Arc<Config>,
+    pub(super) ledger: Arc<dyn Ledger>,
+    pub(super) outbound: Arc<Outbound>,
+    pub(super) telemetry: Option<Arc<Telemetry>>,
+    pub(super) late: Arc<LateTurns>,
+    pub(super) people: Arc<Directory>,
+    pub(super) audit: Arc<dyn People>,
+    /// The same ledger, as people see it.
+    pub(super) personal: Arc<dyn Personal>,
+    /// The same ledger, as retries see it.
+    pub(super) answers: Arc<dyn Answers>,
+    pub(super) rules: Arc<Rules>,
+    pub(super) rate_limiter: Arc<RateLimiter>,
+    pub(super) versions: Arc<dyn Versions>,
+    pub(super) blobs: Arc<dyn Blobs>,
+    pub(super) policies: Latest<Policies>,
+    /// The training job under way.
+    pub(super) under_way: Latest<Option<hone_train::UnderWay>>,
+    pub(super) index: SharedIndex,
+    /// What collect keeps over its restarts.
+    pub(super) carry: Carry,
+    pub(super) registry: StatusRegistry,
+    /// What is known to be wrong.
+    pub(super) troubles: Troubles,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) ids: Arc<dyn Ids>,
+    /// Stops judge and train, then collect.
+    pub(super) stops: [ShutdownTrigger; 2],
+}
+
+impl Resources {
+    /// The ledger for judge and train, whose work is traced where a collector is configured.
+    pub(super) fn traced(&self) -> Arc<dyn Ledger> {
+        match &self.telemetry {
+            None => self.ledger.clone(),
+            Some(telemetry) => Arc::new(Traced::new(
+                self.ledger.clone(),
+                telemetry.clone(),
+                self.clock.clone(),
+            )),
+        }
+    }
+}
+
+/// Settles the turns whose clients were told that they are not collected, before anything can learn from them.
+/// Where the disk is full, collect does it later: that keeps nobody from being answered.
+async fn settle_late(
+    late: &LateTurns,
+    ledger: &SqliteLedger,
+    collects: bool,
+    carry: &Carry,
+) -> Result<(), String> {
+    match late.settle(ledger).await {
+        Ok(_) => Ok(()),
+        Err(LedgerError::Failed(error)) if collects => {
+            tracing::warn!(
+                error,
+                "answers that were told not to be kept are settled later, before anything follows them"
+            );
+            let turns = late.all().map_err(|error| error.to_string())?;
+            carry.inherit(turns);
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Opens ledger and blobs; the error names the file and the remedy.
+pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
+    let folder = config.store.folder()?;
+    let ledger = SqliteLedger::open(&config.store.sqlite(&folder))
+        .await
+        .map_err(|e| e.to_string())?;
+    let late = LateTurns::open(&folder)
+        .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
+    let carry = Carry::default();
+    settle_late(&late, &ledger, config.runs(Loop::Collect), &carry).await?;
+    let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
+    let heads = ledger.heads().await.map_err(|e| e.to_string())?;
+    let trials = ledger.trials().await.map_err(|e| e.to_string())?;
+    let heads = Policies::from_heads(heads);
+    let policies = trials.into_iter().fold(heads, |heads, t| heads.on_trial(t));
+    let decided = ledger.consents().await.map_err(|e| e.to_string())?;
+    let lessons = lessons_of(&config.train);
+    let consents = Consents::from_stored(decided);
+    let rules = Rules::new(config.learning.clone(), lessons, consents);
+    let ledger = Arc::new(ledger);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let store: Arc<dyn People> = ledger.clone();
+    let outbound = Arc::new(Outbound::new(&config.outbound)?);
+    let name = config.model.served_name();
+    let telemetry = Telemetry::start(&config.telemetry, &outbound, name)?;
+    let times = (store.clone(), clock.clone());
+    let people = Directory::open(times, config.people.clone(), outbound.clone()).await;
+    let bounds = config.http.index(config.binding.retry_ms);
+    let index = SessionIndex::new(bounds).with_habits(config.binding.habits()?);
+    Ok(Resources {
+        telemetry,
+        outbound,
+        people: Arc::new(people.map_err(|e| e.to_string())?),
+        audit: store,
+        rate_limiter: Arc::new(RateLimiter::new(config.limits, clock.clone())),
+        index: Arc::new(Mutex::new(index)),
+        carry,
+        config: config.clone(),
+        ledger: ledger.clone(),
+        late: Arc::new(late),
+        versions: ledger.clone(),
+        answers: ledger.clone(),
+        personal: ledger,
+        rules: Arc::new(rules),
+        blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
+        policies: Latest::new(policies),
+        under_way: Latest::new(None),
+        registry: StatusRegistry::new(),
+        troubles: Troubles::default(),
+        clock,
+        ids: Arc::new(SystemIds),
+        stops: [ShutdownTrigger::new(), ShutdownTrigger::new()],
+    })
+}
+
+/// What training makes of what people say about an answer.
+fn lessons_of(train: &hone_train::Config) -> Lessons {
+    let uses = train.method.uses(true, true);
+    let corrections = match (uses.correction, uses.hint) {
+        (true, _) => Corrections::Imitated,
+        (false, true) => Corrections::Hint,
+        (false, false) => Corrections::Score,
+    };
+    Lessons {
+        corrections,
+        replays: uses.correction && train.replay_turns > 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::defaults::defaults;
+
+    #[test]
+    fn what_a_better_answer_teaches_follows_the_method() {
+        use hone_train::Method;
+        let mut train: hone_train::Config = defaults("train");
+        let late =
+            |lessons: Lessons| [false, true].map(|is| lessons.too_late(is).contains("later"));
+        for (method, corrections, later) in [
+            (Method::BinaryReward, Corrections::Score, false),
+            (Method::RltfSd, Corrections::Score, false),
+            (Method::Distillation, Corrections::Hint, false),
+            (Method::Supervised, Corrections::Imitated, true),
+            (Method::Combined, Corrections::Imitated, true),
+        ] {
+            train.method = method;
+            train.replay_turns = 4;
+            let lessons = lessons_of(&train);
+            assert_eq!(lessons.corrections, corrections, "{method:?}");
+            assert_eq!(late(lessons), [false, later], "{method:?}");
+            train.replay_turns = 0;
+            assert_eq!(late(lessons_of(&train)), [false, false], "{method:?}");
+        }
+    }
+}
