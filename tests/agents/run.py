@@ -40,8 +40,9 @@ PATIENCE_S = 1_800 if IS_REAL else 240
 TURNS = 6
 # Model calls of a task of an agent that calls no tools, and that resumes nothing.
 TURNS_OF_TEXT = 3
-# Most tokens of an answer that no call is demanded of.
-ANSWER_TOKENS = 24
+# Most tokens of an answer that no call is demanded of. A real model may call something all the same, and a
+# call that is cut ends the task of some agents.
+ANSWER_TOKENS = 256 if IS_REAL else 24
 
 failed = 0
 
