@@ -385,13 +385,10 @@ impl State {
         self.claim_more(now_ms)
     }
 
-    fn release(&mut self, now_ms: Millis, claim: Claim) -> Vec<Effect> {
+    fn release(&mut self, retry_at_ms: Millis, claim: Claim) -> Vec<Effect> {
         self.counts.released += 1;
         self.others_in_flight += 1;
-        vec![Effect::Release {
-            claim,
-            retry_at_ms: now_ms,
-        }]
+        vec![Effect::Release { claim, retry_at_ms }]
     }
 
     /// Ends cases whose time is over, so that whatever a completer does, no lease runs out while its

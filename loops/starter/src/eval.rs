@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::chat::{Chat, Reply, Talker};
 use crate::error::StarterError;
 use crate::grammar::{
-    FactId, Form, Grammar, Greeting, Length, Parts, Register, Tone, TurnKind, Wish, with_wishes,
+    FactId, Form, Grammar, Greeting, Length, Parts, Register, Tone, Turn, TurnKind, Wish,
+    with_wishes,
 };
 use crate::noise;
 use crate::rng::Rng;
@@ -272,12 +273,6 @@ impl Exam<'_> {
         for dialogue in self.grammar.dialogues(series).take(self.options.dialogues) {
             let mut chat = self.talker.chat(None, None, ROOM);
             for turn in &dialogue.turns {
-                let meets = |wish: Wish, text: &str| {
-                    self.grammar
-                        .check_fact(turn.fact, text)
-                        .style
-                        .is_some_and(|s| s.meets(wish))
-                };
                 match turn.kind {
                     TurnKind::Follow | TurnKind::About | TurnKind::Meant => {
                         let (reply, exact) =
@@ -287,7 +282,7 @@ impl Exam<'_> {
                     TurnKind::Wish | TurnKind::AskWish => {
                         let (reply, exact) =
                             self.ask(&mut chat, turn.fact, &turn.user, &mut rng)?;
-                        let met = turn.wishes.iter().all(|wish| meets(*wish, &reply.text));
+                        let met = self.as_wished(turn, &reply.text);
                         into.wishes.count(self.grammar, &reply, exact && met);
                     }
                     TurnKind::Ask | TurnKind::Remark => chat.push("user", &turn.user),
@@ -296,6 +291,13 @@ impl Exam<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether an answer has the style that its turn asks for.
+    fn as_wished(&self, turn: &Turn, text: &str) -> bool {
+        let style = self.grammar.check_fact(turn.fact, text).style;
+        let mut wishes = turn.wishes.iter();
+        wishes.all(|wish| style.is_some_and(|style| style.meets(*wish)))
     }
 
     /// Wishes in many words, after true histories.
@@ -309,11 +311,7 @@ impl Exam<'_> {
             for turn in &dialogue.turns {
                 if turn.kind == TurnKind::Wish {
                     let (reply, exact) = self.ask(&mut chat, turn.fact, &turn.user, &mut rng)?;
-                    let style = self.grammar.check_fact(turn.fact, &reply.text).style;
-                    let met = turn
-                        .wishes
-                        .iter()
-                        .all(|wish| style.is_some_and(|s| s.meets(*wish)));
+                    let met = self.as_wished(turn, &reply.text);
                     into.wishes_freely.count(self.grammar, &reply, exact);
                     into.wishes_freely_met
                         .count(self.grammar, &reply, exact && met);

@@ -177,7 +177,7 @@ pub fn train(
             schedule: options.schedule,
         };
         let rows = Rows::new(&grammar, &encoder, options.seed);
-        let mut run = Run::new(options, (part, model), rows)?;
+        let mut run = Run::new(options.threads, part, model, rows)?;
         run.all_steps(start, progress)?;
         tokens = run.tokens;
         let files = files(&run.learner.model(), &tokenizer, &encoder)?;
@@ -192,7 +192,7 @@ pub fn train(
         },
     };
     let rows = Rows::new(&grammar, &encoder, options.seed + 1).freely(options.words.share);
-    let mut run = Run::new(options, (part, read(&options.out_dir)?), rows)?;
+    let mut run = Run::new(options.threads, part, read(&options.out_dir)?, rows)?;
     run.tokens = tokens;
     run.all_steps(start, progress)?;
     let files = files(&run.learner.model(), &tokenizer, &encoder)?;
@@ -255,8 +255,9 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(
-        options: &TrainOptions,
-        (part, model): (Part, Arc<Model>),
+        threads: usize,
+        part: Part,
+        model: Arc<Model>,
         rows: Rows<'a>,
     ) -> Result<Self, StarterError> {
         let schedule = part.schedule;
@@ -266,7 +267,7 @@ impl<'a> Run<'a> {
             minibatch_tokens: schedule.batch_tokens * 2,
             ..LearnerConfig::new(Trainable::Full, Objective::CrossEntropy, schedule.lr)
         };
-        let exec = Arc::new(Executor::new(options.threads));
+        let exec = Arc::new(Executor::new(threads));
         let learner = Learner::new(model, trainer)?.on(exec);
         Ok(Self {
             part,

@@ -159,6 +159,8 @@ fn table(evaluation: &Evaluation) -> String {
     row("held out, sampled", &evaluation.held_out_sampled);
     row("follow-ups", &evaluation.follow_ups);
     row("wishes", &evaluation.wishes);
+    row("wishes in other words", &evaluation.wishes_freely);
+    row("  as asked for", &evaluation.wishes_freely_met);
     for (turn, tally) in evaluation.behind_8k.iter().enumerate() {
         row(&format!("behind 8k, turn {}", turn + 1), tally);
     }

@@ -344,11 +344,14 @@ impl InferenceService {
             self.language.render(&values, tools, extra)
         };
         let takes = self.takes();
-        rendered(takes, tools).or_else(|refused| {
+        let either = |tools: Option<&[Value]>| {
+            rendered(takes, tools)
+                .or_else(|refused| rendered(Takes::LEAST, tools).map_err(|_| refused))
+        };
+        // Functions last: they stand first in a prompt, which stays as it was where messages are the trouble.
+        either(tools).or_else(|refused| {
             let whole = tools.map(whole_functions);
-            rendered(takes, whole.as_deref())
-                .or_else(|_| rendered(Takes::LEAST, whole.as_deref()))
-                .map_err(|_| refused)
+            either(whole.as_deref()).map_err(|_| refused)
         })
     }
 

@@ -2,7 +2,6 @@
 //! first start with a model and kept in the data folder.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -134,9 +133,8 @@ pub struct ReaderParts {
 /// The served base model as a reader.
 pub struct BaseReader {
     states: States,
-    probe: Arc<OnceLock<Probe>>,
-    /// Whether there is no probe and none will come.
-    is_off: Arc<AtomicBool>,
+    /// Empty while it is being fitted; none where there will be none.
+    probe: Arc<OnceLock<Option<Probe>>>,
     /// One reading at a time, because each takes a thread from serving.
     place: Arc<Semaphore>,
 }
@@ -147,7 +145,6 @@ impl BaseReader {
         let reader = Arc::new(Self {
             states: parts.states.clone(),
             probe: Arc::default(),
-            is_off: Arc::default(),
             place: Arc::new(Semaphore::new(1)),
         });
         let (cancel, shutdown) = (Cancel::default(), parts.shutdown.clone());
@@ -156,16 +153,15 @@ impl BaseReader {
             shutdown.wait().await;
             stops.cancel();
         });
-        let (probe, is_off) = (reader.probe.clone(), reader.is_off.clone());
+        let probe = reader.probe.clone();
         let fits = move || {
             // As low as training: whoever is served goes first.
             hone_train::Priority::new(Arc::new(hone_train::Served::default)).enter();
-            begin(&parts, &probe, &cancel);
-            is_off.store(probe.get().is_none(), Ordering::Relaxed);
+            let _first = probe.set(begin(&parts, &cancel)).is_ok();
         };
         let thread = std::thread::Builder::new().name(NAME.to_owned());
         if let Err(error) = thread.spawn(fits) {
-            reader.is_off.store(true, Ordering::Relaxed);
+            let _first = reader.probe.set(None).is_ok();
             tracing::warn!(%error, "the reading cannot be fitted; the rules alone read replies");
         }
         reader
@@ -173,7 +169,7 @@ impl BaseReader {
 }
 
 /// Takes the probe of before, or fits one and keeps it.
-fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
+fn begin(parts: &ReaderParts, cancel: &Cancel) -> Option<Probe> {
     let _switch = parts.registry.enter(NAME);
     parts
         .registry
@@ -211,9 +207,12 @@ fn begin(parts: &ReaderParts, probe: &OnceLock<Probe>, cancel: &Cancel) {
                 status.state = LoopPhase::Running;
                 status.numbers.extend(numbers);
             });
-            let _first = probe.set(found).is_ok();
+            Some(found)
         }
-        Err(why) => off(&parts.registry, &why),
+        Err(why) => {
+            off(&parts.registry, &why);
+            None
+        }
     }
 }
 
@@ -282,13 +281,8 @@ impl Drop for EndWithDrop {
 #[async_trait]
 impl Reader for BaseReader {
     async fn read(&self, exchange: Exchange<'_>) -> Result<Option<Reading>, Unreadable> {
-        if self.probe.get().is_none() {
-            let is_fitting = !self.is_off.load(Ordering::Relaxed);
-            return if is_fitting {
-                Err(Unreadable::NotYet)
-            } else {
-                Ok(None)
-            };
+        if self.probe.get().ok_or(Unreadable::NotYet)?.is_none() {
+            return Ok(None);
         }
         let place = self.place.clone().acquire_owned().await;
         let place = place.map_err(|error| error.to_string())?;
@@ -304,7 +298,8 @@ impl Reader for BaseReader {
                 reply: &reply,
             };
             let seen = states.see(exchange, &cancel)?;
-            Ok::<_, String>(probe.get().and_then(|probe| probe.read(&seen)))
+            let probe = probe.get().and_then(Option::as_ref);
+            Ok::<_, String>(probe.and_then(|probe| probe.read(&seen)))
         });
         let read = read.await.map_err(|error| error.to_string())?;
         Ok(read?)

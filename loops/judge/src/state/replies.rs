@@ -127,13 +127,8 @@ impl State {
         // A reply that only a reading could decide waits for the probe, as long as there are claims left.
         let again = unread.attempts + 1 < self.config.attempts_max && !self.draining;
         if result == Err(Unreadable::NotYet) && unread.by_rules.is_none() && again {
-            self.others_in_flight += 1;
-            self.counts.released += 1;
-            return vec![Effect::Release {
-                claim,
-                retry_at_ms: now_ms
-                    .saturating_add(NOT_YET_MS * (1 << (2 * unread.attempts.min(4)))),
-            }];
+            let wait_ms = NOT_YET_MS << (2 * unread.attempts.min(4));
+            return self.release(now_ms.saturating_add(wait_ms), claim);
         }
         self.decide_read(now_ms, unread, result)
     }
@@ -171,8 +166,7 @@ impl State {
                 let stands = !reply.is_alone || reading.allows(reply.ruling.outcome);
                 by_rules = by_rules.filter(|_| stands);
             }
-            Ok(None) => {}
-            Err(Unreadable::NotYet) => {}
+            Ok(None) | Err(Unreadable::NotYet) => {}
             Err(why) => {
                 self.counts.readings_failed += 1;
                 votes.push(super::abstained(why.to_string()));

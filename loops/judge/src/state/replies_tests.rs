@@ -188,7 +188,7 @@ fn a_reading_ends_with_its_time_and_is_withdrawn_on_drain() {
     );
     let withdrawn = ask.withdrawn.try_recv();
     assert!(withdrawn.is_err_and(|error| error == TryRecvError::Closed));
-    assert!(answer(&mut draining, &ask, Err(Unreadable::NotYet)).is_empty());
+    assert!(answer(&mut draining, &ask, Err("withdrawn".to_owned().into())).is_empty());
 }
 
 #[test]

@@ -236,18 +236,13 @@ impl<'g> Writer<'g> {
 
     fn wish(&self, topic: Topic, rng: &mut Rng) -> Turn {
         let free = self.free.filter(|(share, _)| rng.chance(*share));
-        let (wish, user) = match free {
-            Some((_, parts)) => {
-                let wish = match rng.chance(0.3) {
-                    true => *rng.pick(&Wish::ALL),
-                    false => Wish::against(topic.style, rng),
-                };
-                (wish, phrasing::words(wish, parts, rng))
-            }
-            None => {
-                let wish = Wish::against(topic.style, rng);
-                (wish, surface(rng.word(wish.wordings()), rng))
-            }
+        let wish = match free.is_some() && rng.chance(0.3) {
+            true => *rng.pick(&Wish::ALL),
+            false => Wish::against(topic.style, rng),
+        };
+        let user = match free {
+            Some((_, parts)) => phrasing::words(wish, parts, rng),
+            None => surface(rng.word(wish.wordings()), rng),
         };
         let style = topic.style.with(wish);
         let turn = self.answered(TurnKind::Wish, user, (topic.fact, style), rng);

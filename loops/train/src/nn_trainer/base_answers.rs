@@ -12,8 +12,8 @@ use crate::gate::AtALoss;
 use crate::progress::Phase;
 
 /// By how many nats per token the model may be less sure of what it says to the words than of what it says
-/// without them. Two real models lose 0 to 0.3 on what they can do, and 0.35 to 0.6 on languages and codes that
-/// they cannot (docs/LOG.md).
+/// without them. SmolLM2 loses 0 to 0.3 on what it can do, and 0.35 to 0.6 on languages and codes that it cannot;
+/// no other model was measured (docs/LOG.md).
 const AT_A_LOSS_NATS: f32 = 0.35;
 
 impl NnTrainer {
