@@ -5,16 +5,20 @@ use hone_domain::TurnId;
 use hone_tests::{Changes, TestApp, ask, temporary};
 use serde_json::{Value, json};
 
+use crate::loops::switch;
+
 /// Half of all turns are held out here, so that few are enough.
 const SHARE: f64 = 0.5;
 /// Answers of one person; about half of them are learned from.
-const ANSWERS: u64 = 64;
+const ANSWERS: usize = 64;
+/// What is asked every time.
+const QUESTION: &str = "What is the capital of France?";
 
 fn changes() -> Vec<(&'static str, toml::Value)> {
     vec![
         ("train.method", "binary_reward".into()),
         ("train.score_weight", 1.0.into()),
-        ("train.batch_turns", 16.into()),
+        ("train.batch_turns", (ANSWERS as i64).into()),
         ("train.batch_turns_min", 16.into()),
         ("train.explicit_wait_ms", 600_000.into()),
         ("train.tick_ms", 100.into()),
@@ -31,14 +35,34 @@ fn changes() -> Vec<(&'static str, toml::Value)> {
     ]
 }
 
-/// A person who likes two of four answers and dislikes the others. What they say of
+/// Seeds of an answer that is a list and of one that is not, which begin with different words.
+async fn seeds(app: &TestApp) -> [u64; 2] {
+    let (mut list, mut sentence) = (None, None);
+    for seed in 0..64 {
+        let reply = app.chat(ask(QUESTION, seed)).await.unwrap();
+        let said = reply["choices"][0]["message"]["content"].as_str().unwrap();
+        let first = said.split_whitespace().next().map(str::to_owned);
+        match said.contains("\n- ") {
+            true => list.get_or_insert((first, seed)),
+            false => sentence.get_or_insert((first, seed)),
+        };
+        match (&list, &sentence) {
+            (Some(list), Some(sentence)) if list.0 != sentence.0 => return [list.1, sentence.1],
+            (Some(_), Some(_)) => sentence = None,
+            _ => {}
+        }
+    }
+    panic!("of 64 answers none is a list, or all are");
+}
+
+/// A person who likes lists and dislikes sentences, and from all of whose turns one batch learns. What they say of
 /// held-out answers is the same, or with `turned` the opposite.
-async fn talk(app: &TestApp, user: &str, turned: bool) {
+async fn talk(app: &TestApp, user: &str, seeds: [u64; 2], turned: bool) {
+    switch(app, "train", "pause").await;
     for number in 0..ANSWERS {
-        // Few different answers, each of which is learned from and held out.
-        let seed = number % 4;
-        let liked = seed < 2;
-        let mut body = ask("Tell me a joke.", seed);
+        // Both answers are learned from and held out.
+        let liked = number % 2 == 0;
+        let mut body = ask(QUESTION, seeds[number % 2]);
         body["user"] = json!(user);
         let reply = app.chat(body).await.unwrap();
         let turn = reply["hone"]["turn_id"].as_str().unwrap().to_owned();
@@ -51,6 +75,10 @@ async fn talk(app: &TestApp, user: &str, turned: bool) {
         let feedback = json!({"turn_id": turn, "score": score});
         app.post("/v1/feedback", feedback).await.unwrap();
     }
+    let path = format!("/v1/learned?user={user}");
+    let all = |learned: &Value| learned["judged"] == json!(ANSWERS);
+    app.until(&path, all).await.unwrap();
+    switch(app, "train", "resume").await;
 }
 
 /// What came of the person's turns: their versions and their refused candidates, once there is one of either.
@@ -76,14 +104,15 @@ async fn what_does_worse_on_turns_it_never_learned_from_is_refused() {
         .await
         .unwrap();
 
-    talk(&app, "anna", false).await;
+    let seeds = seeds(&app).await;
+    talk(&app, "anna", seeds, false).await;
     let (published, refused) = outcome(&app, "anna").await;
     assert!(refused.is_empty(), "{}", refused[0]["reasons"]);
     let held_out = &published[0]["gate"]["held_out"];
     assert!(held_out["mean"].as_f64() > Some(0.0), "{held_out}");
     assert_eq!(published[0]["provisional"], false);
 
-    talk(&app, "bert", true).await;
+    talk(&app, "bert", seeds, true).await;
     let (published, refused) = outcome(&app, "bert").await;
     assert!(published.is_empty(), "{published:?}");
     let reasons = refused[0]["reasons"].to_string();

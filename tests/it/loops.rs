@@ -13,7 +13,7 @@ async fn work(app: &TestApp, n: u64, from: u64) -> Vec<String> {
     turns
 }
 
-async fn switch(app: &TestApp, name: &str, verb: &str) {
+pub(crate) async fn switch(app: &TestApp, name: &str, verb: &str) {
     app.post(&format!("/admin/v1/loops/{name}/{verb}"), json!({}))
         .await
         .unwrap();

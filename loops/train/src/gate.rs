@@ -370,6 +370,18 @@ mod tests {
                 "3.0 tokens on average, those of the served",
             ),
             (|m| m.candidate.tokens_mean = 80.0, "80.0 tokens on average"),
+            (|m| m.unlearnable = true, "cannot be learned by this model"),
+            (
+                |m| {
+                    // Then there is no answer that does it, and one reason is enough.
+                    m.unlearnable = true;
+                    m.at_a_loss = Some(AtALoss {
+                        told: -1.4,
+                        plain: -0.9,
+                    });
+                },
+                "(-1.40 nats per token) than of other answers (-0.90)",
+            ),
         ];
         for (change, words) in rows {
             let mut measured = good();

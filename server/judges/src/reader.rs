@@ -70,11 +70,21 @@ impl States {
     }
 
     /// Fits a probe on the labelled replies. Computes on the calling thread, for minutes where the
-    /// model is large.
+    /// model is large, and says of each reply which share of them is read.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn fit(&self, precision_min: f64, busy: &Busy, cancel: &Cancel) -> Result<Probe, String> {
+    pub fn fit(
+        &self,
+        precision_min: f64,
+        busy: &Busy,
+        progress: &dyn Fn(f64),
+        cancel: &Cancel,
+    ) -> Result<Probe, String> {
+        let of_people = labelled::fit_replies();
+        let mut others = labelled::labelled();
+        others.retain(|row| row.kind == NextKind::UserReply);
+        let (mut read, all) = (0_usize, of_people.len() + others.len());
         let mut examples = Vec::new();
         let mut add = |exchange: Exchange<'_>, label, wish| {
             while busy() && !cancel.is_cancelled() {
@@ -87,20 +97,20 @@ impl States {
             if let Ok(seen) = self.see(exchange, cancel) {
                 examples.push(Example { seen, label, wish });
             }
+            read += 1;
+            progress(read as f64 / all as f64);
             Ok(())
         };
-        for row in labelled::fit_replies() {
+        for row in &of_people {
             add(row.exchange(), row.label, Some(row.wish))?;
         }
-        for row in labelled::labelled() {
-            if row.kind == NextKind::UserReply {
-                let exchange = Exchange {
-                    asked: &row.asked,
-                    completion: &row.completion,
-                    reply: &row.text,
-                };
-                add(exchange, row.label, None)?;
-            }
+        for row in &others {
+            let exchange = Exchange {
+                asked: &row.asked,
+                completion: &row.completion,
+                reply: &row.text,
+            };
+            add(exchange, row.label, None)?;
         }
         Probe::fit(&examples, precision_min)
     }
@@ -176,11 +186,17 @@ fn begin(parts: &ReaderParts, cancel: &Cancel) -> Option<Probe> {
         .update(NAME, |status| status.state = LoopPhase::Starting);
     let began = Instant::now();
     let path = place(parts);
+    let progress = |share| {
+        parts.registry.update(NAME, |status| {
+            status.numbers.insert("fit_share", share);
+        });
+    };
+    let precision_min = parts.config.precision_min;
     let found = match kept(&path) {
         Some(probe) => Ok(probe),
         None => parts
             .states
-            .fit(parts.config.precision_min, &parts.busy, cancel),
+            .fit(precision_min, &parts.busy, &progress, cancel),
     };
     let fit_s = began.elapsed().as_secs_f64();
     match found {
@@ -197,6 +213,7 @@ fn begin(parts: &ReaderParts, cancel: &Cancel) -> Option<Probe> {
             let numbers = [
                 ("on", 1.0),
                 ("fit_s", fit_s),
+                ("fit_share", 1.0),
                 ("found_share", crossed.found),
                 ("precision", crossed.precision),
                 ("blamed_share", crossed.blamed),

@@ -1,11 +1,13 @@
 //! What the base model itself says, beside the answers to a person's words: soft targets, anchors, and whether
 //! it knows how to do what is asked at all.
 
+use hone_domain::Token;
 use hone_nn::{Control, Learner, SoftTargets, TrainRow, Under};
 
-use super::choose::Candidate;
+use super::answers::Answer;
 use super::context::ANSWERS_MIN;
 use super::distilled::{Distilled, imitated};
+use super::guided::GuidedPrompt;
 use super::meter::KEPT_PROMPTS;
 use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
 use crate::gate::AtALoss;
@@ -16,24 +18,55 @@ use crate::progress::Phase;
 /// no other model was measured (docs/LOG.md).
 const AT_A_LOSS_NATS: f32 = 0.35;
 
+/// So many answers to the words are looked at.
+const ANSWERS_MAX: usize = 12;
+/// Only the beginning of an answer says how sure the model is: repetitions at its end are always likely.
+const BEGINNING_TOKENS: usize = 64;
+
+/// The beginning of an answer.
+fn beginning(prompt: &[Token], said: &[Token]) -> TrainRow {
+    imitated(prompt, &said[..said.len().min(BEGINNING_TOKENS)])
+}
+
+/// The beginnings of what was said to these prompts without guidance.
+pub(super) fn beginnings(prompts: &[GuidedPrompt], said: &[Answer]) -> Vec<TrainRow> {
+    let own = prompts
+        .iter()
+        .zip(said)
+        .filter(|(prompt, answer)| prompt.strength == 0.0 && !answer.tokens.is_empty());
+    let rows = own.map(|(prompt, answer)| beginning(&prompt.told, &answer.tokens));
+    rows.take(ANSWERS_MAX).collect()
+}
+
 impl NnTrainer {
     /// Compares how likely the model finds what it says to the words with how likely it finds what it says
     /// without them. Where it does not know how to do what is asked it says one strange thing or another.
     pub(super) fn at_a_loss(
         &self,
         learner: &mut Learner,
-        told: &[Candidate],
+        told: &[TrainRow],
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Option<AtALoss>, TrainError> {
-        let own = told.iter().filter(|candidate| !candidate.is_guided);
-        let own: Vec<f32> = own.map(|candidate| candidate.fluency).collect();
         let plain = self.gate_answers(KEPT_PROMPTS, &mut || control() == Control::Stop)?;
-        let plain = self.mean_of_answers(learner, &plain, Under::Reference, control)?;
-        let found = AtALoss {
-            told: mean(&own),
-            plain: mean(&plain),
+        let plain: Vec<TrainRow> = plain
+            .iter()
+            .map(|a| beginning(&a.prompt, &a.said))
+            .collect();
+        let mut likely = |rows: &[TrainRow]| {
+            let rows = self.logprobs_under(learner, rows, Under::Reference, control)?;
+            let rows: Vec<f32> = rows.iter().map(|row| mean(row)).collect();
+            Ok::<_, TrainError>(mean(&rows))
         };
-        let is_at_a_loss = own.len() >= ANSWERS_MIN && found.told < found.plain - AT_A_LOSS_NATS;
+        let found = AtALoss {
+            told: likely(told)?,
+            plain: likely(&plain)?,
+        };
+        tracing::debug!(
+            told = found.told,
+            plain = found.plain,
+            "how sure the model is of its answers"
+        );
+        let is_at_a_loss = told.len() >= ANSWERS_MIN && found.told < found.plain - AT_A_LOSS_NATS;
         Ok(is_at_a_loss.then_some(found))
     }
 

@@ -18,6 +18,7 @@ use hone_domain::{Message, Role, Token};
 use hone_nn::{Control, Learner, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
+use super::base_answers::beginnings;
 use super::choose::{Candidate, best, fluent, part_unseen, wish_tokens};
 pub(super) use super::distilled::{Distilled, imitated};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
@@ -97,7 +98,7 @@ impl NnTrainer {
         let ways = all_ways(&first);
         let part = (&asked[..half], first.as_slice(), ways.as_slice());
         let (mut all, counts) = self.sample(learner, job, part, found, control)?;
-        found.at_a_loss = self.at_a_loss(learner, &all, control)?;
+        found.at_a_loss = self.at_a_loss(learner, &found.to_the_words, control)?;
         if found.at_a_loss.is_some() {
             return Ok(());
         }
@@ -289,6 +290,9 @@ impl NnTrainer {
         found.sampled += said.len();
         let count = |way: &Way| questions.iter().filter(|(_, of)| of == way).count();
         let counts = ways.iter().map(|way| (*way, count(way))).collect();
+        if found.to_the_words.is_empty() {
+            found.to_the_words = beginnings(&prompts, &said);
+        }
         let told = prompts.iter().zip(questions.iter().copied());
         let mut left = self.whole_answers(told.zip(said), (asked, tellings), found);
         self.token_gains(learner, &mut left, control)?;

@@ -46,7 +46,8 @@ pub(super) fn measure(bench: &Bench, report: &mut Report) -> Result<(), String> 
     };
     let (cancel, began) = (Cancel::default(), Instant::now());
     let idle: Busy = Arc::new(|| false);
-    let fitted = states.fit(bench.config.judge.reading.precision_min, &idle, &cancel);
+    let precision_min = bench.config.judge.reading.precision_min;
+    let fitted = states.fit(precision_min, &idle, &|_| (), &cancel);
     let fit_s = began.elapsed().as_secs_f64();
     report.row([
         "reading: seconds of the fit".to_owned(),
