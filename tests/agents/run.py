@@ -41,7 +41,7 @@ TURNS = 6
 # Model calls of a task of an agent that calls no tools, and that resumes nothing.
 TURNS_OF_TEXT = 3
 # Most tokens of an answer that no call is demanded of.
-ANSWER_TOKENS = 24
+ANSWER_TOKENS = 96
 
 failed = 0
 
@@ -191,6 +191,7 @@ class Proxy:
                 connection.request(self.command, self.path, sent, headers)
                 reply = connection.getresponse()
                 note["status"] = reply.status
+                note["turn"] = reply.getheader("x-hone-turn-id")
                 self.send_response(reply.status)
                 for name, value in reply.getheaders():
                     if name.lower() not in ("transfer-encoding", "content-length", "connection"):
@@ -233,6 +234,8 @@ class Proxy:
                 if is_housekeeping(body) or done >= len(steps):
                     break
                 step = steps[done]
+                if callable(step):
+                    step = step(body)
                 if isinstance(step, str):
                     body["guided_choice"] = [step]
                 elif not demand(path, body, *step):
@@ -293,7 +296,8 @@ def claude(proxy, home):
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "512",
     }
     program = next(MODULES.glob("@anthropic-ai/claude-code-linux-x64*/claude"))
-    how = ["--output-format", "json", "--allowedTools", "Bash,Read,Write"]
+    how = ["--output-format", "json", "--allowedTools", "Agent,Bash,Read,Write"]
+    proxy.again = lambda words, *more: run([program, "-p", words, *more, *how], home, **env)
     said = run([program, "-p", "task alpha: list, write and read", *how], home, **env)
     check(f"{name} ends its task", said.returncode == 0, said)
     told = json.loads(said.stdout) if said.returncode == 0 else {}
@@ -324,6 +328,7 @@ def codex(proxy, home):
         f'[model_providers.hone]\nname = "Hone"\nbase_url = "{proxy.url}/v1"\nwire_api = "responses"\n'
     )
     program = [MODULES / ".bin" / "codex", "exec"]
+    proxy.again = lambda words, *more: run([*program, *more, *how, words], home)
     how = ["--skip-git-repo-check", "--json", "--dangerously-bypass-approvals-and-sandbox"]
     said = run([*program, *how, "task alpha: list, write and read"], home)
     check(f"{name} ends its task", said.returncode == 0, said)
@@ -399,7 +404,85 @@ def usage_of(reply):
     return found
 
 
+def delegated_by_claude(proxy):
+    """Claude Code has a sub-agent do something, retells the conversation shortly, and goes on with that."""
+    helper = {"description": "Count lines", "prompt": "task epsilon: count", "subagent_type": "general-purpose"}
+    proxy.scripts = {
+        "delta": [("Agent", helper)],
+        "epsilon": [("Bash", {"command": "wc -l a.txt", "description": "Count lines"})],
+        "eta": [("Bash", {"command": "ls", "description": "List files"})],
+        "zeta": [],
+    }
+    said = proxy.again("task delta: have it counted")
+    check("Claude Code delegates", said.returncode == 0, said)
+    # With all its tools the request to retell would not fit into the built-in model's context.
+    few = ["--tools", "Bash"]
+    said = proxy.again("task eta: what is there?", *few)
+    session = ["--resume", json.loads(said.stdout).get("session_id", ""), *few] if said.returncode == 0 else []
+    said = proxy.again("/compact", *session)
+    check("Claude Code retells its conversation", said.returncode == 0, said)
+    said = proxy.again("task zeta: go on", *session)
+    check("Claude Code goes on behind it", said.returncode == 0, said)
+
+
+def delegated_by_codex(proxy):
+    """Codex has a sub-agent do something and waits for it; then a conversation that is long for it is retold."""
+    outputs = lambda body: [item for item in body["input"] if item.get("type") == "function_call_output"]
+    spawned = lambda body: json.loads(outputs(body)[-1]["output"])["agent_id"]
+    proxy.scripts = {
+        "delta": [
+            ("spawn_agent", {"message": "task epsilon: count"}),
+            lambda body: ("wait_agent", {"targets": [spawned(body)], "timeout_ms": 60_000}),
+        ],
+        "epsilon": [("exec_command", {"cmd": "wc -l a.txt"})],
+        "zeta": [],
+    }
+    first = len(proxy.seen)
+    said = proxy.again("task delta: have it counted")
+    check("Codex delegates", said.returncode == 0, said)
+    session = next(json.loads(line)["thread_id"] for line in said.stdout.splitlines() if "thread_id" in line)
+    # A little more than the conversation began with.
+    begun = next(usage_of(note["reply"])[1] for note in proxy.seen[first:] if "body" in note)
+    limit = f"model_auto_compact_token_limit={begun + 100}"
+    said = proxy.again("task zeta: go on", "resume", session, "-c", limit)
+    check("Codex retells its conversation and goes on", said.returncode == 0, said)
+
+
+def delegated(name, flow, server, proxy):
+    """A sub-agent's turns are a session of their own; what retells a conversation is no turn to learn from."""
+    first = len(proxy.seen)
+    flow(proxy)
+    asks = [note for note in proxy.seen[first:] if "body" in note]
+    refused = [(note["path"], note["status"], note["reply"][:400]) for note in asks
+               if not note.get("left") and not 200 <= note["status"] < 300]
+    check(f"{name}: every request of a sub-agent and a retold conversation is 2xx", not refused, refused)
+    turns = [(asked(note["body"]), server.call(f"/v1/turns/{note['turn']}")) for note in asks if note.get("turn")]
+    retold = [turn for words, turn in turns if any(part in words for part in RETELLS)]
+    check(f"{name}: what retells a conversation is housekeeping", retold and all(turn["kind"] == "side" for turn in retold), retold)
+    others = [(words, turn) for words, turn in turns if turn not in retold]
+    check(f"{name}: all else is main turns", all(turn["kind"] == "main" for _, turn in others), others)
+    of = lambda task: [turn for words, turn in others if f"task {task}" in words]
+    own, parents = ({turn["session_id"] for turn in of(task)} for task in ("epsilon", "delta"))
+    check(f"{name}: a sub-agent has one session of its own", len(own) == 1 and not own & parents, (own, parents))
+    edges = [turn["metadata"].get("parent_session") for turn in of("epsilon")]
+    check(f"{name}: it names the session that it comes from", edges and all(edges) and len(set(edges)) == 1, edges)
+    links = [turn["parent_id"] for turn in of("epsilon")]
+    truth = [None] + [turn["id"] for turn in of("epsilon")[:-1]]
+    check(f"{name}: its turns continue one another", links == truth, (links, truth))
+    # Claude Code keeps its last answer behind what it retold, Codex does not.
+    before = [None] + [turn["id"] for turn in of("eta")]
+    last = of("zeta")[-1:]
+    check(f"{name}: what follows goes on from an answer that is kept, or begins anew", last and last[0]["parent_id"] in before, last)
+    replies = [item["text"] for _, turn in others for item in turn["next_state"] if item["kind"] != "tool_result"]
+    wrong = [text for text in replies if any(part in text for part in (*RETELLS, "/compact", "being continued"))]
+    check(f"{name}: nothing of it is taken for an answer to a turn", not wrong, wrong)
+
+
+# What the requests to retell a conversation have in them.
+RETELLS = ("CONTEXT CHECKPOINT COMPACTION", "Your task is to create a detailed summary")
+
 AGENTS = {"claude": claude, "codex": codex}
+DELEGATED = {"claude": delegated_by_claude, "codex": delegated_by_codex}
 TOOLS = types.SimpleNamespace(check=check, run=run, MODEL=MODEL, MODULES=MODULES)
 
 
@@ -428,7 +511,10 @@ def main():
             # Codex says store: false every time; who runs this lets it be learned from all the same.
             server.call("/v1/consent", {"learning": "full", "despite_store_false": True}, "PUT")
             try:
-                told(of(agent)(proxy, home), server, proxy)
+                name = of(agent)(proxy, home)
+                told(name, server, proxy)
+                if agent in DELEGATED:
+                    delegated(name, DELEGATED[agent], server, proxy)
             finally:
                 if os.environ.get("AGENTS_LOG"):
                     pathlib.Path(os.environ["AGENTS_LOG"] + agent).write_text(json.dumps(proxy.seen))

@@ -42,7 +42,7 @@ async fn a_correction_becomes_the_answer() {
     let feedback = json!({"turn_id": reply["hone"]["turn_id"], "score": -1, "correction": WANTED});
     app.post("/v1/feedback", feedback).await.unwrap();
     let mut last = Value::Null;
-    for _ in 0..1_200 {
+    for _ in 0..6_000 {
         last = app.chat(ask(0.0)).await.unwrap();
         if last["hone"]["policy_version"].as_u64() >= Some(1) {
             break;
