@@ -406,7 +406,7 @@ def usage_of(reply):
 
 def delegated_by_claude(proxy):
     """Claude Code has a sub-agent do something, retells the conversation shortly, and goes on with that."""
-    helper = {"description": "Count lines", "prompt": "task epsilon: count", "subagent_type": "general-purpose"}
+    helper = {"description": "Count lines", "prompt": "task epsilon: count"}
     proxy.scripts = {
         "delta": [("Agent", helper)],
         "epsilon": [("Bash", {"command": "wc -l a.txt", "description": "Count lines"})],
