@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help check house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm openapi starter goldens clean models model-test
+.PHONY: help check house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy types page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm starter goldens clean models model-test
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -152,7 +152,13 @@ deploy: setup ## images, manifests, units and dashboards, read by what understan
 	$(CARGO) build $(TESTED) --bin hone
 	$(VENV)/bin/python tests/deploy/check.py target/debug/hone
 
-page-tests: web/node_modules/.ready ## the page's own tests
+# Not committed, and not needed to build the page, which drops types.
+types: web/node_modules/.ready ## generate the page's types from the program's OpenAPI document
+	$(CARGO) build $(TESTED) --bin hone
+	target/debug/hone openapi > target/openapi.json
+	cd web && npm run --silent types
+
+page-tests: types ## the page's types and its own tests
 	cd web && npm run --silent check && npm test --silent
 
 browser: setup web ## the page in a browser against the real server; pictures in target/screenshots
@@ -195,11 +201,6 @@ bench-prefill: ## a prompt beside PyTorch, in bf16 (fetches it from PyPI, 3 GB)
 
 house: ## the structure of the Rust code: lines per crate, import cycles, forbidden arrows (TIMES=--times: build times too)
 	@python3 tests/bench/house.py $(TIMES)
-
-openapi: ## write docs/openapi.json, from which the page's types are made
-	@mkdir -p target
-	$(CARGO) run --quiet --locked -p hone -- openapi > target/openapi.json
-	mv target/openapi.json docs/openapi.json
 
 starter: ## train the built-in model again from its seed (about half an hour)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"

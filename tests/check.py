@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTED = ["--workspace", "--locked", "--features", "hone/candle"]
 # Files outside of a package, and the package whose tests read them.
-READ_BY = {"configs": "hone", "migrations": "hone-ledger-sql", "docs": "hone-api", "deploy": "hone-tests", "web": "hone-api"}
+READ_BY = {"configs": "hone", "migrations": "hone-ledger-sql", "docs": "hone-tests", "deploy": "hone-tests", "web": "hone-api"}
 PATIENCE_S = 3600
 
 

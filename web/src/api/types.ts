@@ -1,9 +1,9 @@
 /**
- * Shapes of replies that the page reads: those of the OpenAPI document (`npm run types`), with what
+ * Shapes of replies that the page reads: those of the OpenAPI document (`make types`), with what
  * it leaves open (values it calls plain objects) said more closely.
  */
 
-import type { components } from './schema'
+import type { components } from '../../generated/schema'
 
 type Schemas = components['schemas']
 
