@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Deserializer, Map, Value, json};
 
-use super::schema_size::expanded_bytes;
+use super::schema_size::{PLAIN, expanded_bytes};
 use crate::RequestError;
 use hone_inference::Pattern;
-
-/// Space between the parts of a JSON answer: a model that says nothing but space would never end.
-const JSON_SPACE: &str = r" {1,2}|\r?\n[ \t]{0,32}";
 
 /// Most bytes that the schemas of one form may become together while they are compiled.
 const EXPANDED_BYTES_MAX: f64 = 67_108_864.0;
@@ -17,8 +14,9 @@ const EXPANDED_BYTES_MAX: f64 = 67_108_864.0;
 const STEPS_MAX: usize = 100_000;
 /// Most bytes of schemas that are copied to have a plain name.
 const COPIED_BYTES_MAX: usize = 512 * 1_024;
-/// Where they stand: a keyword that nobody else knows.
-pub(super) const PLAIN: &str = "x-hone-named";
+
+/// Space between the parts of a JSON answer: a model that says nothing but space would never end.
+const JSON_SPACE: &str = r" {1,2}|\r?\n[ \t]{0,32}";
 
 /// How an answer's JSON may be spaced: as people write it, within bounds.
 pub(super) fn answer_space() -> Value {

@@ -7,6 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+/// Where copies of schemas with a plain name stand: a keyword that nobody else knows.
+pub(super) const PLAIN: &str = "x-hone-named";
+
 /// Bytes of a schema of one type, or of a value that is one.
 const NODE_BYTES: usize = 256;
 /// Bytes of a list or an object that is a value, beside its parts.
@@ -324,7 +327,7 @@ impl<'a> Count<'a, '_> {
         match (key, value) {
             (key, _) if is_note(key) => return Some(()),
             // Of schemas that have a plain name there: counted where they are named.
-            (key, _) if key == super::schema::PLAIN => {}
+            (key, _) if key == PLAIN => {}
             ("properties", Value::Object(parts)) => {
                 for (name, schema) in parts {
                     self.step(name.len())?;

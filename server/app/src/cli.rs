@@ -3,6 +3,7 @@
 pub(crate) mod accounts;
 mod audit;
 mod groups;
+pub(crate) mod place;
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};

@@ -13,6 +13,7 @@ pub mod computed;
 mod conduct;
 mod counters;
 pub mod eraser;
+mod error;
 mod fair_semaphore;
 mod language;
 pub mod learning;
@@ -53,6 +54,7 @@ pub use arguments::{Kinds, NOTES, named};
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{Counter, InferenceCounters};
+pub use error::OpenError;
 pub use fair_semaphore::{FairPermit, FairSemaphore};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
 pub use learning_config::{LearningConfig, Metric};
@@ -287,37 +289,5 @@ impl Drop for LiveGuard {
         if self.0.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.0.changed.notify_waiters();
         }
-    }
-}
-
-/// Why a request could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The model's template refused the messages.
-    #[error(transparent)]
-    Language(#[from] LanguageError),
-    /// The prompt has no tokens.
-    #[error("the prompt is empty once it is rendered")]
-    Empty,
-    /// The form of the answer cannot be followed.
-    #[error("{param}: {message}")]
-    Shape {
-        /// The field it is from.
-        param: String,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// Serve refused.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// Work on the prompt broke.
-    #[error("the prompt could not be prepared: {0}")]
-    Broken(String),
-}
-
-impl OpenError {
-    // By value, as `map_err` hands it over.
-    fn broken<E: std::error::Error>(error: E) -> Self {
-        Self::Broken(error.to_string())
     }
 }

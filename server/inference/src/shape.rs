@@ -8,7 +8,7 @@ use hone_domain::{CallStyle, Form, Grammar, Reasoning, ServeError};
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Map, Value};
 
-use super::OpenError;
+use super::error::OpenError;
 
 /// Longest expression that is explained, and longest path of a field that is named, in bytes.
 const REGEX_BYTES_MAX: usize = 4_096;

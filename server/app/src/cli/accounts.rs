@@ -1,7 +1,6 @@
 //! `hone user`, `hone key`: people from the command line, also beside a running server.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -12,28 +11,14 @@ use hone_ledger::{
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{Clock, SystemClock};
 use serde_json::{Value, json};
-use toml::Value as Toml;
 
 use hone_accounts::secrets;
 use hone_accounts::{PeopleConfig, expiry, is_name, password_fault};
 
-use crate::config::{Config, Sources};
+use super::place::{ACTOR, Place, ledger_file, tell_of_new_ledger};
 use crate::table::{Side::Left, table};
 
-/// Who acts in the audit log.
-pub(crate) const ACTOR: &str = "command line";
 const DAY_MS: Millis = 86_400_000;
-
-/// Where the data is.
-#[derive(Debug, Args)]
-pub(crate) struct Place {
-    /// Configuration file (TOML) of the server.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Data folder of the server.
-    #[arg(long, value_name = "FOLDER")]
-    data: Option<PathBuf>,
-}
 
 /// Accounts of people and programs.
 #[derive(Debug, Subcommand)]
@@ -204,25 +189,13 @@ pub(super) struct Desk {
     pub(super) now_ms: Millis,
 }
 
-impl Place {
-    /// The configuration of the server there.
-    pub(crate) fn config(&self) -> Result<Config, String> {
-        let flags = self.data.as_ref().map(|folder| {
-            let folder = Toml::String(folder.display().to_string());
-            ("store.data_dir".to_owned(), folder)
-        });
-        let sources = Sources::read(self.config.as_deref(), flags.into_iter().collect());
-        Config::load(&sources.map_err(|e| e.to_string())?).map_err(|e| e.to_string())
-    }
-}
-
 /// As [`at_desk`], for what only looks: a mistyped folder is not a new one.
 pub(super) fn at_old_desk<T>(
     place: &Place,
     work: impl AsyncFnOnce(&Desk) -> Result<T, String>,
 ) -> Result<T, String> {
     let config = place.config()?;
-    crate::upkeep::ledger_file(&config)?;
+    ledger_file(&config)?;
     at_desk(place, work)
 }
 
@@ -233,7 +206,7 @@ pub(super) fn at_desk<T>(
 ) -> Result<T, String> {
     let config = place.config()?;
     let folder = config.store.folder()?;
-    crate::upkeep::tell_of_new_ledger(&config);
+    tell_of_new_ledger(&config);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -6,7 +6,8 @@ use clap::Subcommand;
 use hone_ledger::{AuditQuery, People as _};
 use serde_json::json;
 
-use super::accounts::{Place, at_old_desk, print};
+use super::accounts::{at_old_desk, print};
+use super::place::Place;
 
 /// The record of who did what.
 #[derive(Debug, Subcommand)]

@@ -9,9 +9,8 @@ use hone_ledger::{
 };
 use serde_json::{Value, json};
 
-use super::accounts::{
-    Desk, LimitArgs, Place, at_desk, at_old_desk, no_account, not_a_name, print,
-};
+use super::accounts::{Desk, LimitArgs, at_desk, at_old_desk, no_account, not_a_name, print};
+use super::place::Place;
 use crate::table::{Side, table};
 use hone_accounts::{is_name, oidc};
 use hone_domain::LOCAL_OWNER;

@@ -2,10 +2,41 @@
 
 use toml::{Table, Value};
 
-use super::{ConfigError, OPTIONAL, keys, parse};
+use super::error::ConfigError;
+use super::keys;
 
 /// Begin of the environment variables that are configuration.
 const ENV_PREFIX: &str = "HONE__";
+
+/// Tables that are left out by default, with the defaults of their keys once they are named.
+pub(super) const OPTIONAL: &[(&[&str], &str)] = &[
+    (
+        &["judge", "model"],
+        include_str!("../../../../configs/judge-model.toml"),
+    ),
+    (
+        &["judge", "certificate", "execute"],
+        include_str!("../../../../configs/judge-execute.toml"),
+    ),
+    (
+        &["people", "oidc"],
+        include_str!("../../../../configs/oidc.toml"),
+    ),
+];
+
+/// Reads TOML; `name` is where it is from.
+pub(super) fn parse(text: &str, name: &str) -> Result<Table, ConfigError> {
+    text.parse::<Table>()
+        .map_err(|error| ConfigError(format!("{name} is not valid TOML: {error}")))
+}
+
+/// Every key that a configuration may have, with an example of its value.
+pub(super) fn with_optional(mut known: Table) -> Result<Table, ConfigError> {
+    for (path, text) in OPTIONAL {
+        put_optional(&mut known, path, &parse(text, "an optional table")?);
+    }
+    Ok(known)
+}
 
 /// Puts `layer` over `merged`. A key that `known` lacks, or a value of another type, is an error.
 pub(super) fn merge(
@@ -84,7 +115,7 @@ fn lookup<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
 }
 
 /// Puts the table at `path` of `defaults` at the same path of `table`.
-pub(super) fn put_optional(table: &mut Table, path: &[&str], defaults: &Table) {
+fn put_optional(table: &mut Table, path: &[&str], defaults: &Table) {
     let Some((first, rest)) = path.split_first() else {
         return;
     };

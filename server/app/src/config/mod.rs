@@ -38,22 +38,6 @@ pub const DEFAULTS: &str = include_str!("../../../../configs/default.toml");
 /// person's own file, environment and flags.
 pub const BUILT_IN: &str = include_str!("../../../../configs/builtin.toml");
 
-/// Tables that are left out by default, with the defaults of their keys once they are named.
-const OPTIONAL: &[(&[&str], &str)] = &[
-    (
-        &["judge", "model"],
-        include_str!("../../../../configs/judge-model.toml"),
-    ),
-    (
-        &["judge", "certificate", "execute"],
-        include_str!("../../../../configs/judge-execute.toml"),
-    ),
-    (
-        &["people", "oidc"],
-        include_str!("../../../../configs/oidc.toml"),
-    ),
-];
-
 /// Everything that can be configured.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -197,16 +181,13 @@ impl Config {
         preset: Option<(&str, &str)>,
     ) -> Result<(Table, Origins), ConfigError> {
         let mut origins = Origins::default();
-        let mut merged = parse(DEFAULTS, "configs/default.toml")?;
-        let mut known = merged.clone();
-        for (path, text) in OPTIONAL {
-            layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
-        }
+        let mut merged = layers::parse(DEFAULTS, "configs/default.toml")?;
+        let known = layers::with_optional(merged.clone())?;
         if let Some((text, name)) = preset {
-            layers::merge(&mut merged, &known, parse(text, name)?, name)?;
+            layers::merge(&mut merged, &known, layers::parse(text, name)?, name)?;
         }
         if let Some((text, name)) = &sources.file {
-            let layer = parse(text, name)?;
+            let layer = layers::parse(text, name)?;
             origins.note(&layer, Origin::File, name);
             layers::merge(&mut merged, &known, layer, name)?;
         }
@@ -224,7 +205,8 @@ impl Config {
 
     fn validate(&self) -> Result<(), String> {
         if self.loops.is_empty() {
-            return Err("loops must name at least one of serve, collect, judge, train".to_owned());
+            let known = Loop::ALL.map(Loop::name).join(", ");
+            return Err(format!("loops must name at least one of {known}"));
         }
         self.http.validate()?;
         self.people.validate()?;
@@ -252,11 +234,8 @@ impl Config {
         let (text, name) = file;
         let wrong = |error: toml::ser::Error| ConfigError(error.to_string());
         let mut merged = Table::try_from(self).map_err(wrong)?;
-        let mut known = merged.clone();
-        for (path, text) in OPTIONAL {
-            layers::put_optional(&mut known, path, &parse(text, "an optional table")?);
-        }
-        layers::merge(&mut merged, &known, parse(text, name)?, name)?;
+        let known = layers::with_optional(merged.clone())?;
+        layers::merge(&mut merged, &known, layers::parse(text, name)?, name)?;
         Self::checked(merged, |_| Some(name))
     }
 
@@ -268,11 +247,6 @@ impl Config {
         }
         toml::to_string_pretty(&shown).map_err(|error| ConfigError(error.to_string()))
     }
-}
-
-fn parse(text: &str, name: &str) -> Result<Table, ConfigError> {
-    text.parse::<Table>()
-        .map_err(|error| ConfigError(format!("{name} is not valid TOML: {error}")))
 }
 
 #[cfg(test)]

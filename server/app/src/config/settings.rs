@@ -7,8 +7,9 @@ use toml::{Table, Value};
 
 use hone_api::settings::{Origin, Setting};
 
+use super::layers::OPTIONAL;
 use super::origins::leaves;
-use super::{Config, ConfigError, DEFAULTS, OPTIONAL};
+use super::{Config, ConfigError, DEFAULTS};
 
 /// Last words of keys whose values are not shown.
 const SECRETS: [&str; 6] = [

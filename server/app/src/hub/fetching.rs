@@ -13,7 +13,7 @@ use reqwest::header::{
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::{HubAccess, HubId};
+use super::id::{HubAccess, HubId};
 use crate::progress::{Progress, Unit};
 use hone_net::outbound::follow::{Opened, Wanted};
 use hone_net::outbound::{Outbound, OutboundError};

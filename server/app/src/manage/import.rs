@@ -11,7 +11,8 @@ use hone_checkpoint::peft::{CONFIG_FILE, PICKLE_FILE, PeftError, WEIGHTS_FILE};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{Call, Server, meant, one, send, show};
+use super::call::{Call, Server, meant, send, show};
+use super::text::one;
 use hone_domain::LOCAL_OWNER;
 
 /// Most bytes of an adapter's settings.

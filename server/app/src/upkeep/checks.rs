@@ -13,9 +13,9 @@ use hone_ledger_sql::SqliteLedger;
 use hone_monitor::in_place::FREE_BYTES_MIN;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
+use serde::Serialize;
 
-use super::doctor::State;
-use super::{check_adapter, now_ms};
+use super::common::{check_adapter, now_ms};
 use crate::config::{Config, Engine};
 use hone_net::listen::check_private;
 use hone_net::outbound::{Call, Outbound};
@@ -31,6 +31,16 @@ const SKEW_MS: Millis = 60_000;
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most findings shown of one check.
 const SHOWN_MAX: usize = 5;
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    Ok,
+    Warning,
+    Broken,
+    Skipped,
+}
 
 /// How a check went, what it found, and what to do.
 pub(super) type Outcome = (State, String, Option<String>);

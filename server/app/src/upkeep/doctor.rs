@@ -9,9 +9,9 @@ use hone_ledger::Ledger;
 use serde::Serialize;
 use serde_json::json;
 
-use super::checks::{self, Outcome, broken, fine, skipped};
-use super::{open, run};
-use crate::cli::accounts::Place;
+use super::checks::{self, Outcome, State, broken, fine, skipped};
+use super::common::{open, run};
+use crate::cli::place::Place;
 use crate::config::Config;
 
 /// Exit status where something is broken.
@@ -31,16 +31,6 @@ pub(crate) struct DoctorArgs {
     json: bool,
     #[command(flatten)]
     place: Place,
-}
-
-/// How a check went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    Ok,
-    Warning,
-    Broken,
-    Skipped,
 }
 
 /// What a check found.

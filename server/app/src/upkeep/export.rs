@@ -12,8 +12,8 @@ use hone_ledger_sql::SqliteLedger;
 use hone_nn::peft;
 use serde_json::{Value, json};
 
-use super::{check_adapter, entry, open, run};
-use crate::cli::accounts::Place;
+use super::common::{check_adapter, entry, open, run};
+use crate::cli::place::Place;
 use crate::config::Config;
 use hone_domain::LOCAL_OWNER;
 

@@ -2,15 +2,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use toml::Value as Toml;
 
-use super::doctor::{Finding, State, examine};
-use super::*;
+use super::checks::State;
+use super::doctor::{Finding, examine};
 use crate::app::App;
 use crate::app::tests::config;
 use crate::cli;
+use crate::config::Config;
 
 async fn chat(url: &str, text: &str) -> String {
     hone_net::outbound::install_tls();
