@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::Caller;
 use crate::Error;
-use crate::error::store_error;
 
 /// The audit log as handlers use it.
 pub struct Audit {
@@ -34,7 +33,7 @@ impl Audit {
     ) -> Result<(), Error> {
         let entry = self.entry(caller, (act, object), detail);
         let recorded = self.store.record(&entry).await;
-        recorded.map(drop).map_err(|error| store_error(&error))
+        Ok(recorded.map(drop)?)
     }
 
     /// What [`Self::record`] would write, for an act whose transaction writes its own entry.

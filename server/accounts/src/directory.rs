@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::error::{outdated_key, secret_error, store_error, too_many, wrong_password};
+use crate::error::{outdated_key, secret_error, too_many, wrong_password};
 use crate::groups::Groups;
 use crate::known::{Known, Memory, Recall};
 use crate::lock::locked;
@@ -201,7 +201,7 @@ impl Directory {
         let Some(id) = secrets::id_of(key) else {
             return Ok(None);
         };
-        let stored = self.store.key(id).await.map_err(|e| store_error(&e))?;
+        let stored = self.store.key(id).await?;
         let ends_ms = |expires: Option<Millis>| expires.unwrap_or(Millis::MAX);
         let stored = stored.filter(|k| k.revoked_ms.is_none() && ends_ms(k.expires_ms) > now_ms);
         let Some(stored) = stored else {
@@ -217,8 +217,7 @@ impl Directory {
             locked(&self.key_addresses).failed(&address, now_ms);
             return Ok(None);
         }
-        let owner = self.store.user(&stored.owner).await;
-        let owner = owner.map_err(|e| store_error(&e))?;
+        let owner = self.store.user(&stored.owner).await?;
         let is_closed = owner.as_ref().is_some_and(|owner| owner.disabled);
         if is_closed || !self.groups().is_open(&stored.owner) {
             return Ok(None);
@@ -254,8 +253,7 @@ impl Directory {
             Recall::Wrong => return Ok(None),
             Recall::Ask(asked) => asked,
         };
-        let found = self.find_session(secret, now_ms).await;
-        let found = found.map_err(|e| store_error(&e))?;
+        let found = self.find_session(secret, now_ms).await?;
         let caller = found.as_ref().map(|known| known.caller.clone());
         locked(&self.memory).learn(secret, asked, found, now_ms);
         Ok(caller)
@@ -290,7 +288,7 @@ impl Directory {
         name: &str,
         password: String,
     ) -> Result<Option<User>, Error> {
-        let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
+        let user = self.store.user(name).await?;
         let user = user.filter(|user| !user.disabled);
         let stored = user.as_ref().and_then(|user| user.password.clone());
         // Nobody learns from the time it takes whether there is such a name.
@@ -317,7 +315,7 @@ impl Directory {
         let entry = audit::entry(&caller, now_ms, ("sign_in", &caller.owner), json!({}));
         // It outdates nothing of what is remembered of others.
         match self.store.change(&change, &entry).await {
-            Err(error) => Err(store_error(&error)),
+            Err(error) => Err(error.into()),
             Ok(Changed::Done) => Ok(Signed {
                 token,
                 device,
@@ -335,7 +333,7 @@ impl Directory {
         if let Some(wait_ms) = locked(&self.names).wait_ms(&own, now_ms) {
             return Err(too_many(wait_ms));
         }
-        let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
+        let user = self.store.user(name).await?;
         let Some(hash) = user.and_then(|user| user.password) else {
             return Ok(false);
         };

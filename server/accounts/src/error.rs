@@ -58,11 +58,13 @@ pub enum Error {
 }
 
 /// A failure of the store as clients see it; the details are for the log.
-pub fn store_error(error: &LedgerError) -> Error {
-    tracing::error!(%error, "people could not be read or written");
-    Error::Unavailable {
-        code: "ledger_failed",
-        message: "the ledger could not be used; see the server's log".to_owned(),
+impl From<LedgerError> for Error {
+    fn from(error: LedgerError) -> Self {
+        tracing::error!(%error, "accounts could not be read or written");
+        Self::Unavailable {
+            code: "ledger_failed",
+            message: "the ledger could not be used; see the server's log".to_owned(),
+        }
     }
 }
 

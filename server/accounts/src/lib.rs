@@ -28,5 +28,5 @@ mod defaults;
 pub use caller::{AuthMethod, Caller, EffectiveLimits};
 pub use config::{LimitSet, LimitsConfig, OidcConfig, PeopleConfig};
 pub use directory::{Directory, Signed};
-pub use error::{Error, store_error};
+pub use error::Error;
 pub use names::{PASSWORD_CHARS, is_name, password_fault};

@@ -8,7 +8,7 @@ use hone_net::counted;
 use serde_json::json;
 
 use crate::Error;
-use crate::error::{secret_error, store_error, too_many};
+use crate::error::{secret_error, too_many};
 use crate::lock::locked;
 use crate::secrets;
 use crate::{AuthMethod, Caller, EffectiveLimits};
@@ -82,7 +82,7 @@ impl Directory {
             expires_ms,
         });
         let made = self.change(&change, &entry).await;
-        made.map_err(|e| store_error(&e))?;
+        made?;
         Ok(Link { token, expires_ms })
     }
 
@@ -100,8 +100,7 @@ impl Directory {
             return Err(too_many(wait_ms));
         }
         let token = secrets::digest(&guest.token);
-        let invite = self.store.invite(token).await;
-        let invite = invite.map_err(|e| store_error(&e))?;
+        let invite = self.store.invite(token).await?;
         let Some(invite) = invite.filter(|invite| invite.expires_ms > now_ms) else {
             locked(&self.addresses).failed(&address, now_ms);
             return Err(used_up());
@@ -138,7 +137,7 @@ impl Directory {
         let entry = audit::entry(&caller, now_ms, ("invite.take", &user.name), detail);
         let change = PeopleChange::TakeInvite(token, user.clone());
         match self.change(&change, &entry).await {
-            Err(error) => Err(store_error(&error)),
+            Err(error) => Err(error.into()),
             Ok(Changed::Done) => self.begin_session(user).await,
             Ok(Changed::Taken) => Err(name_taken(&user.name)),
             Ok(Changed::Missing) => Err(used_up()),

@@ -11,7 +11,7 @@ use hone_ledger::AuditEntry;
 use hone_net::counted;
 use serde_json::json;
 
-use crate::error::{store_error, too_many, wrong_password};
+use crate::error::{too_many, wrong_password};
 use crate::lock::locked;
 use crate::login_throttle::Place;
 use crate::names::{is_name, shown};
@@ -92,7 +92,7 @@ impl Directory {
             detail: json!({"address": counted(peer).to_string()}),
         };
         let noted = self.store.record(&entry).await;
-        noted.map_err(|e| store_error(&e)).map(drop)
+        Ok(noted.map(drop)?)
     }
 
     /// The device that a cookie names, where somebody signed in on it under that name and with the password
@@ -101,7 +101,7 @@ impl Directory {
         let Some(cookie) = cookie else {
             return Ok(None);
         };
-        let user = self.store.user(name).await.map_err(|e| store_error(&e))?;
+        let user = self.store.user(name).await?;
         let user = user.filter(|user| !user.disabled);
         Ok(user.and_then(|user| secrets::device_of(&user, cookie)))
     }

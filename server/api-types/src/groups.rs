@@ -5,7 +5,7 @@ use hone_ledger::{Keeper, Team, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::people::LimitFields;
+use super::limits::LimitFields;
 
 /// Whose agent an account is: exactly one of the two.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -92,17 +92,6 @@ impl AgentReply {
     }
 }
 
-/// Agents by name.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct AgentList {
-    /// Always `list`.
-    pub object: &'static str,
-    /// The agents.
-    pub data: Vec<AgentReply>,
-    /// Always null: the list is whole.
-    pub next: Option<String>,
-}
-
 /// Somebody in a team.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct MemberItem {
@@ -179,15 +168,4 @@ impl TeamReply {
             members: members.collect(),
         }
     }
-}
-
-/// Teams by name.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct TeamList {
-    /// Always `list`.
-    pub object: &'static str,
-    /// The teams.
-    pub data: Vec<TeamReply>,
-    /// Always null: the list is whole.
-    pub next: Option<String>,
 }

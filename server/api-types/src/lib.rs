@@ -14,6 +14,8 @@ pub mod generate;
 pub mod groups;
 mod json;
 pub mod learning;
+pub mod limits;
+mod list;
 pub mod messages;
 pub mod openai;
 mod parameters;
@@ -31,3 +33,4 @@ pub mod wishes;
 
 pub use error::RequestError;
 pub use json::JsonObject;
+pub use list::{Cursor, List};

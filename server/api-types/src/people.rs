@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::RequestError;
 use crate::capture::{is_raw, mode_of};
 use crate::groups::KeeperReply;
+use crate::limits::LimitFields;
 use hone_accounts::AuthMethod;
 use hone_accounts::{is_name, password_fault, secrets};
 
@@ -64,31 +65,6 @@ pub struct MeReply {
     /// What may be learned from them: `off`, `serve`, `full`.
     #[schema(value_type = String)]
     pub consent: Learning,
-}
-
-/// Exceptions from the configured limits; absent or null leaves what is configured, 0 is no limit.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LimitFields {
-    /// Most requests in a minute.
-    pub requests_per_minute: Option<u32>,
-    /// Most tokens in a minute.
-    pub tokens_per_minute: Option<u32>,
-    /// Most tokens in a day.
-    pub tokens_per_day: Option<u32>,
-    /// Most completions at once.
-    pub streams_max: Option<u32>,
-}
-
-impl From<LimitFields> for RateLimits {
-    fn from(fields: LimitFields) -> Self {
-        Self {
-            requests_per_minute: fields.requests_per_minute.map(u64::from),
-            tokens_per_minute: fields.tokens_per_minute.map(u64::from),
-            tokens_per_day: fields.tokens_per_day.map(u64::from),
-            streams_max: fields.streams_max.map(u64::from),
-        }
-    }
 }
 
 /// The body that makes a key.
@@ -195,17 +171,6 @@ impl KeyReply {
     }
 }
 
-/// Keys, newest first.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct KeyList {
-    /// Always `list`.
-    pub object: &'static str,
-    /// The keys.
-    pub data: Vec<KeyReply>,
-    /// Always null: the list is whole.
-    pub next: Option<String>,
-}
-
 /// The body that makes an account.
 #[derive(Deserialize, ToSchema)]
 pub struct UserRequest {
@@ -278,17 +243,6 @@ impl UserReply {
     }
 }
 
-/// Accounts by name.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct UserList {
-    /// Always `list`.
-    pub object: &'static str,
-    /// The accounts.
-    pub data: Vec<UserReply>,
-    /// Always null: the list is whole.
-    pub next: Option<String>,
-}
-
 /// The body that makes an invitation.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct InviteRequest {
@@ -343,17 +297,6 @@ impl From<AuditRecord> for AuditItem {
             hash: record.hash.to_hex(),
         }
     }
-}
-
-/// Entries, newest first.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct AuditList {
-    /// Always `list`.
-    pub object: &'static str,
-    /// The entries.
-    pub data: Vec<AuditItem>,
-    /// The `before` of the next page; null where there is none.
-    pub next: Option<String>,
 }
 
 /// Whether the audit log is as it was written.

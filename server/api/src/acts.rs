@@ -5,14 +5,14 @@
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
-use super::rights;
+use super::rights::Rule;
 
 /// Acts under way; a further one waits while there are as many as there may be.
 #[derive(Debug)]
@@ -70,8 +70,8 @@ impl Acts {
 
 /// Gives every act a task of its own; all others end when their client leaves.
 pub async fn layer(State(acts): State<Arc<Acts>>, request: Request, next: Next) -> Response {
-    let matched = request.extensions().get::<MatchedPath>();
-    if !rights::is_act(request.method(), matched.map(MatchedPath::as_str)) {
+    let rule = request.extensions().get::<Rule>();
+    if !rule.is_some_and(|rule| rule.is_act(request.method())) {
         return next.run(request).await;
     }
     acts.run(next.run(request)).await

@@ -15,9 +15,14 @@ const PATH: &str = "/v1/messages";
 const VERSION: &str = "anthropic-version";
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
+/// Whether a route is one of that API.
+pub fn has_route(path: &str) -> bool {
+    path.starts_with(PATH)
+}
+
 /// Whether a request is one of that API.
 pub fn is_meant(path: &str, headers: &HeaderMap) -> bool {
-    path.starts_with(PATH) || headers.contains_key(VERSION)
+    has_route(path) || headers.contains_key(VERSION)
 }
 
 /// The type of an error, as the API names it.

@@ -21,7 +21,7 @@ use super::cors::Cors;
 use super::error::ApiError;
 use super::guard::{self, Credential};
 use super::request_context::RequestContext;
-use super::rights::{self, ForAgents, HasRights as _, Right};
+use super::rights::{ForAgents, HasRights as _, Right, RouteTable, Rule};
 use hone_accounts::Caller;
 use hone_accounts::rate_limit::{RateLimitStatus, reset_text};
 use hone_accounts::secrets::{csrf, same};
@@ -32,8 +32,18 @@ const AGENT: &str = "x-hone-agent";
 /// Longest request id taken over from a client.
 const ID_BYTES_MAX: usize = 128;
 
+/// What the middleware decides by.
+#[derive(Clone)]
+pub struct Entry {
+    /// What handlers share.
+    pub http: Arc<Http>,
+    /// The rule of every route.
+    pub table: Arc<RouteTable>,
+}
+
 /// The middleware.
-pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -> Response {
+pub async fn wrap(State(entry): State<Entry>, request: Request, next: Next) -> Response {
+    let http = &entry.http;
     let began = Instant::now();
     let id = RequestId(http.ids.next());
     let public_id = public_id_of(request.headers(), id);
@@ -43,7 +53,7 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let path = route.unwrap_or("unmatched").to_owned();
     // What was asked for instead of a route is the client's own text, and is not logged.
     let meant = match route {
-        None => rights::meant(request.uri().path()),
+        None => entry.table.meant(request.uri().path()),
         Some(_) => None,
     };
     let is_anthropic = anthropic::is_meant(request.uri().path(), request.headers());
@@ -55,7 +65,7 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
     let cors = Cors::of(&http.guard.get(), request.headers());
     let mut response = match cors.preflight(request.method(), request.headers()) {
         Some(told) => told,
-        None => admitted(&http, id, &public_id, peer, route, request, next).await,
+        None => admitted(&entry, id, &public_id, peer, route, request, next).await,
     };
     if is_anthropic {
         response = anthropic::told(response, &public_id);
@@ -80,25 +90,26 @@ pub async fn wrap(State(http): State<Arc<Http>>, request: Request, next: Next) -
 
 /// Answers those who may ask.
 async fn admitted(
-    http: &Http,
+    entry: &Entry,
     id: RequestId,
     public_id: &str,
     peer: IpAddr,
     route: Option<&str>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
+    let http = &entry.http;
+    let rule = entry.table.rule(request.method(), route);
     let seen = Seen {
         method: request.method(),
-        route,
         peer,
         client: guard::client_of(&http.config, peer, request.headers()),
         headers: request.headers(),
     };
     let client = seen.client;
-    match admit(http, seen).await {
-        Err(error) => refused(&error, route),
-        Ok(caller) => {
+    match admit(http, rule, seen).await {
+        Err(error) => refused(&error, route.map(|route| entry.table.methods(route))),
+        Ok((caller, rule)) => {
             let context = RequestContext {
                 id,
                 public_id: public_id.to_owned(),
@@ -107,7 +118,8 @@ async fn admitted(
                 client,
                 parent: telemetry::parent(request.headers()),
             };
-            within_limits(http, context, route, request, next).await
+            request.extensions_mut().insert(rule);
+            within_limits(http, context, rule, request, next).await
         }
     }
 }
@@ -116,12 +128,12 @@ async fn admitted(
 async fn within_limits(
     http: &Http,
     context: RequestContext,
-    route: Option<&str>,
+    rule: Rule,
     mut request: Request,
     next: Next,
 ) -> Response {
-    if !rights::is_metered(route) {
-        return answer(http, context, (request, next)).await;
+    if !rule.is_metered() {
+        return answer(http, context, request, next).await;
     }
     let caller = context.caller.clone();
     let (mut response, permit) = match http.rate_limiter.admit(&caller, context.id) {
@@ -132,7 +144,7 @@ async fn within_limits(
             if let Some(permit) = &permit {
                 request.extensions_mut().insert(permit.clone());
             }
-            (answer(http, context, (request, next)).await, permit)
+            (answer(http, context, request, next).await, permit)
         }
     };
     tell_limits(&mut response, http.rate_limiter.status(&caller));
@@ -168,11 +180,7 @@ fn tell_limits(response: &mut Response, status: RateLimitStatus) {
 }
 
 /// Runs the handler once there is room for the body; a panic of it is an answer as well.
-async fn answer(
-    http: &Http,
-    context: RequestContext,
-    (request, next): (Request, Next),
-) -> Response {
+async fn answer(http: &Http, context: RequestContext, request: Request, next: Next) -> Response {
     let entered = http.body_budget.enter(context.caller.counts_as(), request);
     let (mut request, _room) = match entered.await {
         Ok(entered) => entered,
@@ -189,10 +197,10 @@ async fn answer(
     }
 }
 
-fn refused(error: &ApiError, route: Option<&str>) -> Response {
+fn refused(error: &ApiError, methods: Option<String>) -> Response {
     let mut response = error.clone().into_response();
-    if let (ApiError::Method(_), Some(route)) = (error, route)
-        && let Ok(methods) = HeaderValue::from_str(&rights::methods(route))
+    if let (ApiError::Method(_), Some(methods)) = (error, methods)
+        && let Ok(methods) = HeaderValue::from_str(&methods)
     {
         response.headers_mut().insert(header::ALLOW, methods);
     }
@@ -208,25 +216,31 @@ fn refused(error: &ApiError, route: Option<&str>) -> Response {
 /// What decides about a request before it is read.
 struct Seen<'a> {
     method: &'a Method,
-    route: Option<&'a str>,
     peer: IpAddr,
     client: IpAddr,
     headers: &'a HeaderMap,
 }
 
-/// Who calls, if they may: the table of rights decides.
-async fn admit(http: &Http, seen: Seen<'_>) -> Result<Caller, ApiError> {
-    let needed = rights::needed(seen.method, seen.route);
-    if matches!(needed, Ok(Right::Open)) {
-        return Ok(Caller::stranger());
+/// Who calls, if the rule of the route lets them.
+async fn admit(
+    http: &Http,
+    rule: Result<Rule, ApiError>,
+    seen: Seen<'_>,
+) -> Result<(Caller, Rule), ApiError> {
+    if let Ok(rule) = rule
+        && rule.right == Right::Open
+    {
+        return Ok((Caller::stranger(), rule));
     }
     // Who is calling comes before what they want: strangers learn nothing about routes.
     let caller = http.people.seated(identify(http, &seen).await?);
-    caller.check(needed?)?;
-    match seen.headers.get(AGENT) {
-        Some(agent) => act_for(http, caller, agent, seen.route),
-        None => within_agency(http, caller, seen.method, seen.route),
-    }
+    let rule = rule?;
+    caller.check(rule.right)?;
+    let caller = match seen.headers.get(AGENT) {
+        Some(agent) => act_for(http, caller, agent, rule)?,
+        None => within_agency(http, caller, seen.method, rule)?,
+    };
+    Ok((caller, rule))
 }
 
 /// A keeper who acts for their agent: what is the agent's is theirs to see and decide.
@@ -234,9 +248,9 @@ fn act_for(
     http: &Http,
     caller: Caller,
     agent: &HeaderValue,
-    route: Option<&str>,
+    rule: Rule,
 ) -> Result<Caller, ApiError> {
-    let Some(what) = rights::for_agents(route) else {
+    let Some(what) = rule.for_agents else {
         return Err(ApiError::Forbidden {
             code: "agent_not_here",
             message: format!(
@@ -270,9 +284,9 @@ fn within_agency(
     http: &Http,
     caller: Caller,
     method: &Method,
-    route: Option<&str>,
+    rule: Rule,
 ) -> Result<Caller, ApiError> {
-    if rights::is_open_to_agents(method, route) || !http.people.groups().is_agent(&caller.owner) {
+    if rule.is_open_to_agents(method) || !http.people.groups().is_agent(&caller.owner) {
         return Ok(caller);
     }
     Err(ApiError::Forbidden {
@@ -347,9 +361,9 @@ fn public_id_of(headers: &HeaderMap, id: RequestId) -> String {
 }
 
 /// Nothing is served there.
-pub async fn unknown_path(uri: Uri) -> ApiError {
+pub fn unknown_path(table: &RouteTable, uri: &Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::UnknownPath(match rights::meant(uri.path()) {
+    ApiError::UnknownPath(match table.meant(uri.path()) {
         Some(near) => format!("{path} (did you mean {near}?)"),
         None => path,
     })

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hone_domain::ServeError;
+use hone_ledger::LedgerError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -146,6 +147,17 @@ impl From<hone_api_types::RequestError> for ApiError {
             RequestError::Syntax(why) => Self::Syntax(why),
             RequestError::Invalid { param, message } => Self::Invalid { param, message },
             RequestError::Unsupported { param, message } => Self::Unsupported { param, message },
+        }
+    }
+}
+
+/// The details are for the log.
+impl From<LedgerError> for ApiError {
+    fn from(error: LedgerError) -> Self {
+        tracing::error!(%error, "the ledger could not be used");
+        Self::Unavailable {
+            code: "ledger_failed",
+            message: "the ledger could not be used; see the server's log".to_owned(),
         }
     }
 }

@@ -36,32 +36,49 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 
+use envelope::Entry;
+use page::Page;
+use rights::Right;
+use routes::Routes;
+
 pub use config::{HttpConfig, Key, KeyConfig};
 pub use state::{Http, Life, ModelNames};
 
+/// Every route, with those that are no part of the document.
+fn served(page: Arc<Page>) -> Routes {
+    let routes = routes::all();
+    let document = openapi::route(routes.document());
+    routes
+        .beside(&[("/openapi.json", Right::User)], document)
+        .beside(page::RIGHTS, page::routes(page))
+}
+
 /// Every route behind the envelope.
 pub fn router(http: Arc<Http>) -> Router {
-    let (routes, document) = routes::all().split_for_parts();
-    routes
-        .merge(openapi::route(&document))
-        .merge(page::routes(http.page.clone()))
-        .fallback(envelope::unknown_path)
+    let (router, table) = served(http.page.clone()).split();
+    let table = Arc::new(table);
+    let entry = Entry {
+        http: http.clone(),
+        table: table.clone(),
+    };
+    router
+        .fallback(move |uri| ready(envelope::unknown_path(&table, &uri)))
         .method_not_allowed_fallback(envelope::wrong_method)
         .layer(from_fn_with_state(http.acts.clone(), acts::layer))
         .layer(from_fn_with_state(http.replaying(), replays::layer))
-        .layer(from_fn_with_state(http.clone(), envelope::wrap))
+        .layer(from_fn_with_state(entry, envelope::wrap))
         .with_state(http)
 }
 
 /// The finished document, for people's tools and the page's types.
 pub fn document() -> String {
-    let (_, document) = routes::all().split_for_parts();
-    let text = document.to_pretty_json();
+    let text = routes::all().document().to_pretty_json();
     let text = text.expect("the document is made of strings and maps");
     text.replace("/{*id}", "/{id}") + "\n"
 }

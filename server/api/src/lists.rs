@@ -2,8 +2,6 @@
 
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::error::ApiError;
 use hone_api_types::plain;
@@ -13,28 +11,6 @@ use hone_domain::PolicyVersion;
 pub const LIMIT_MAX: usize = 200;
 /// Rows of a page where nothing is said.
 const LIMIT: usize = 50;
-
-/// A page of a list, newest first.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct List<T> {
-    /// Always `list`.
-    pub object: &'static str,
-    /// The rows. A page may hold fewer than asked for although there are more: `next` decides.
-    pub data: Vec<T>,
-    /// Send it as `before` to get the next page; null where there is nothing more.
-    pub next: Option<String>,
-}
-
-impl<T> List<T> {
-    /// A page with its cursor.
-    pub fn of(data: Vec<T>, next: Option<String>) -> Self {
-        Self {
-            object: "list",
-            data,
-            next,
-        }
-    }
-}
 
 /// The query, or what is wrong with it.
 pub fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {

@@ -8,12 +8,18 @@ use axum::routing::get;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 
+use super::error::ErrorBody;
+use hone_api_types::Cursor;
+
 #[derive(utoipa::OpenApi)]
-#[openapi(info(
-    title = "Hone",
-    description = "An OpenAI-compatible server whose model gets better by being used. With the header \
+#[openapi(
+    components(schemas(ErrorBody, Cursor)),
+    info(
+        title = "Hone",
+        description = "An OpenAI-compatible server whose model gets better by being used. With the header \
                    `x-hone-agent: NAME`, keys and data of an agent are at the paths of one's own."
-))]
+    )
+)]
 struct Document;
 
 /// The document without paths.

@@ -15,6 +15,7 @@ use rust_embed::RustEmbed;
 use sha2::{Digest as _, Sha256};
 
 use super::error::ApiError;
+use super::rights::Right;
 
 /// Nothing but the page's own files: no inline script or style, no other site.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -225,6 +226,9 @@ async fn asset(
     let found = page.reply(&name, &headers).await;
     found.ok_or_else(|| ApiError::UnknownPath(format!("/{name}").chars().take(200).collect()))
 }
+
+/// Who may read the page's files.
+pub const RIGHTS: &[(&str, Right)] = &[("/", Right::Open), ("/assets/{*path}", Right::Open)];
 
 /// The routes of the page.
 pub fn routes<S>(page: Arc<Page>) -> Router<S> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
@@ -27,6 +27,7 @@ use tokio::time::timeout;
 
 use super::error::ApiError;
 use super::request_context::RequestContext;
+use super::rights::Rule;
 use crate::body::{BodyLimits, read_bytes};
 use hone_accounts::rate_limit::Permit;
 
@@ -36,15 +37,6 @@ const KEY: &str = "idempotency-key";
 const REPLAYED: &str = "idempotent-replayed";
 /// Longest key.
 const KEY_BYTES_MAX: usize = 255;
-/// Routes whose answers are kept.
-const ROUTES: &[&str] = &[
-    "/generate",
-    "/inference/v1/generate",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-];
 
 /// What the ledger knows of a name is waited for so long; beyond, an answer is not held up by it.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -223,11 +215,12 @@ pub async fn layer(
     request: Request,
     next: Next,
 ) -> Response {
-    let route = request.uri().path().to_owned();
-    let key = request.headers().get(KEY);
-    if request.method() != Method::POST || !ROUTES.contains(&route.as_str()) || key.is_none() {
+    let rule = request.extensions().get::<Rule>();
+    let is_kept = rule.is_some_and(|rule| rule.is_idempotent);
+    if !is_kept || !request.headers().contains_key(KEY) {
         return next.run(request).await;
     }
+    let route = request.uri().path().to_owned();
     match keyed(&replaying, route, request, next).await {
         Ok(response) => response,
         Err(error) => error.into_response(),

@@ -38,8 +38,9 @@ use super::body_budget::BodyBudget;
 use super::guard::Guard;
 use super::page::Page;
 use super::replays::Replays;
+use super::rights::{Right, RouteTable};
 use super::swap::Swap;
-use super::{Http, Life, ModelNames, router};
+use super::{Http, Life, ModelNames, router, served};
 use crate::HttpConfig;
 use crate::adapters::tiny_model;
 use crate::defaults::defaults;
@@ -61,6 +62,19 @@ use hone_monitor::watch::Watch;
 use hone_net::listen::Peer;
 use hone_net::outbound::Outbound;
 use hone_train::{Base, Importer};
+
+/// The rule of every route.
+pub(crate) fn route_table() -> RouteTable {
+    served(Arc::new(Page::Built)).split().1
+}
+
+/// Every route: method, path as the router matches it, right.
+pub(crate) fn rights() -> Vec<(String, String, Right)> {
+    let table = route_table();
+    let rows = table.rows();
+    rows.map(|(method, path, rule)| (method.to_string(), path.to_owned(), rule.right))
+        .collect()
+}
 
 /// What the backend does with one ask.
 #[derive(Clone, Debug)]

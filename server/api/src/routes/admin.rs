@@ -167,8 +167,6 @@ fn engine(http: &Http) -> Option<EngineStatus> {
     path = "/admin/v1/status",
     responses(
         (status = 200, body = StatusReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
     )
 )]
 pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
@@ -303,8 +301,6 @@ impl Watcher {
     params(EventsQuery),
     responses(
         (status = 200, description = "Events named `sample` and `status`", body = String, content_type = "text/event-stream"),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 429, description = "Too many watchers", body = ErrorBody),
     )
 )]
@@ -366,11 +362,9 @@ async fn switch(http: &Http, caller: &Caller, name: String, paused: bool) -> Rep
 #[utoipa::path(
     post,
     path = "/admin/v1/loops/{name}/pause",
-    params(("name" = String, Path, description = "serve, collect, judge or train")),
+    params(("name" = String, Path, description = "A loop, as GET /admin/v1/status names it")),
     responses(
         (status = 200, body = LoopReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such loop here", body = ErrorBody),
         (status = 503, description = "The act could not be recorded", body = ErrorBody),
     )
@@ -387,11 +381,9 @@ pub async fn pause(
 #[utoipa::path(
     post,
     path = "/admin/v1/loops/{name}/resume",
-    params(("name" = String, Path, description = "serve, collect, judge or train")),
+    params(("name" = String, Path, description = "A loop, as GET /admin/v1/status names it")),
     responses(
         (status = 200, body = LoopReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such loop here", body = ErrorBody),
         (status = 503, description = "The act could not be recorded", body = ErrorBody),
     )

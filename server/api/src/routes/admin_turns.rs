@@ -12,13 +12,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
+use super::Reply;
 use super::sessions::{TurnLineReply, reason, state, turn_page};
 use super::turns::TurnReply;
-use super::{Reply, ledger_error};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
-use crate::lists::{self, List};
+use crate::lists;
 use crate::request_context::RequestContext;
+use hone_api_types::List;
 use hone_api_types::feedback::parse_turn_id;
 use hone_inference::InferenceService;
 
@@ -84,9 +85,6 @@ impl AdminTurnsQuery {
     operation_id = "admin_list_turns",
     responses(
         (status = 200, body = List<TurnLineReply>),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -189,8 +187,6 @@ pub struct AdminTurnReply {
     operation_id = "admin_get_turn",
     responses(
         (status = 200, body = AdminTurnReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such turn", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -205,7 +201,7 @@ pub async fn get_turn(
         ApiError::NotFound(format!("no turn {shown} is known"))
     };
     let turn = parse_turn_id(&id).ok_or_else(unknown)?;
-    let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
+    let view = http.ledger.turn(turn).await?;
     let view = view.ok_or_else(unknown)?;
     let owner = &view.turn.owner;
     if *owner != context.caller.owner {
@@ -216,8 +212,7 @@ pub async fn get_turn(
             .record(&context.caller, "turn.read", &object, detail)
             .await?;
     }
-    let entered = http.ledger.turn_entries(turn).await;
-    let entered = entered.map_err(|e| ledger_error(&e))?;
+    let entered = http.ledger.turn_entries(turn).await?;
     let advantages = advantages(&view.turn, &entered);
     let inference = http.inference.as_deref();
     let tokens =

@@ -17,9 +17,10 @@ use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_accounts::Caller;
+use hone_accounts::audit;
 use hone_accounts::links::name_taken;
-use hone_accounts::{audit, store_error};
-use hone_api_types::groups::{AgentList, AgentPatch, AgentReply, AgentRequest};
+use hone_api_types::List;
+use hone_api_types::groups::{AgentPatch, AgentReply, AgentRequest};
 use hone_api_types::people::parse_name;
 
 /// One's own agents, and those of one's team.
@@ -27,16 +28,14 @@ use hone_api_types::people::parse_name;
     get,
     path = "/v1/agents",
     responses(
-        (status = 200, body = AgentList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<AgentReply>),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_agents(
     State(http): State<Arc<Http>>,
     context: RequestContext,
-) -> Reply<AgentList> {
+) -> Reply<List<AgentReply>> {
     let (groups, owner) = (http.people.groups(), &context.caller.owner);
     let sees = |user: &User| match &user.keeper {
         None => false,
@@ -51,28 +50,27 @@ pub async fn list_agents(
     get,
     path = "/admin/v1/agents",
     responses(
-        (status = 200, body = AgentList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<AgentReply>),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_all_agents(
     State(http): State<Arc<Http>>,
     context: RequestContext,
-) -> Reply<AgentList> {
+) -> Reply<List<AgentReply>> {
     list(&http, &context.caller, |_| true).await
 }
 
-async fn list(http: &Http, caller: &Caller, sees: impl Fn(&User) -> bool) -> Reply<AgentList> {
-    let users = http.people.store().users().await;
-    let users = users.map_err(|e| store_error(&e))?;
+async fn list(
+    http: &Http,
+    caller: &Caller,
+    sees: impl Fn(&User) -> bool,
+) -> Reply<List<AgentReply>> {
+    let users = http.people.store().users().await?;
     let seen = users.into_iter().filter(sees);
-    Ok(Json(AgentList {
-        object: "list",
-        data: seen.filter_map(|user| shown(http, caller, user)).collect(),
-        next: None,
-    }))
+    Ok(Json(List::whole(
+        seen.filter_map(|user| shown(http, caller, user)),
+    )))
 }
 
 fn shown(http: &Http, caller: &Caller, user: User) -> Option<AgentReply> {
@@ -105,14 +103,9 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
     request_body = AgentRequest,
     responses(
         (status = 201, body = AgentReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
         (status = 403, description = "Only its lead makes an agent of a team, and only an admin one of somebody else", body = ErrorBody),
         (status = 404, description = "No such team or person", body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "The name is taken, or there are too many", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -149,7 +142,7 @@ pub async fn add_agent(
     let entry = audit::entry(caller, people.now_ms(), act, detail);
     let change = PeopleChange::AddUser(user.clone());
     let changed = people.change(&change, &entry).await;
-    match changed.map_err(|e| store_error(&e))? {
+    match changed? {
         Changed::Done => {}
         Changed::Taken => return Err(name_taken(&user.name).into()),
         Changed::Missing => return Err(unknown_team("of that name")),
@@ -195,8 +188,7 @@ async fn keeper_of(
 }
 
 async fn check_number(http: &Http, keeper: &Keeper) -> Result<(), ApiError> {
-    let users = http.people.store().users().await;
-    let users = users.map_err(|e| store_error(&e))?;
+    let users = http.people.store().users().await?;
     let is_counted = |user: &&User| user.keeper.as_ref() == Some(keeper) && !user.disabled;
     let most = http.people.config().agents_per_keeper_max;
     if users.iter().filter(is_counted).count() < most {
@@ -218,13 +210,7 @@ async fn check_number(http: &Http, keeper: &Keeper) -> Result<(), ApiError> {
     request_body = AgentPatch,
     responses(
         (status = 200, body = AgentReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such agent of yours", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -253,9 +239,8 @@ pub async fn change_agent(
     let entry = audit::entry(caller, people.now_ms(), ("agent.change", &name), detail);
     let change = PeopleChange::ChangeUser(name.clone(), change);
     let changed = people.change(&change, &entry).await;
-    changed.map_err(|e| store_error(&e))?;
-    let user = people.store().user(&name).await;
-    let user = user.map_err(|e| store_error(&e))?;
+    changed?;
+    let user = people.store().user(&name).await?;
     let reply = user.and_then(|user| shown(&http, caller, user));
     Ok(Json(reply.ok_or_else(unknown)?))
 }

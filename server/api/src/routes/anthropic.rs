@@ -32,14 +32,7 @@ use hone_inference::InferenceService;
     request_body = MessagesRequest,
     responses(
         (status = 200, description = "The message; with `stream` its events", body = Value),
-        (status = 400, description = "What is wrong, and where", body = MessagesErrorBody),
-        (status = 401, body = MessagesErrorBody),
-        (status = 403, body = MessagesErrorBody),
         (status = 404, description = "No such model", body = MessagesErrorBody),
-        (status = 408, body = MessagesErrorBody),
-        (status = 413, body = MessagesErrorBody),
-        (status = 415, body = MessagesErrorBody),
-        (status = 429, description = "The waiting line is full; see retry-after", body = MessagesErrorBody),
         (status = 500, body = MessagesErrorBody),
         (status = 503, body = MessagesErrorBody),
     )
@@ -109,13 +102,7 @@ pub struct TokenCount {
     request_body = MessagesRequest,
     responses(
         (status = 200, body = TokenCount),
-        (status = 400, description = "What is wrong, and where", body = MessagesErrorBody),
-        (status = 401, body = MessagesErrorBody),
-        (status = 403, body = MessagesErrorBody),
         (status = 404, description = "No such model", body = MessagesErrorBody),
-        (status = 408, body = MessagesErrorBody),
-        (status = 413, body = MessagesErrorBody),
-        (status = 415, body = MessagesErrorBody),
         (status = 503, body = MessagesErrorBody),
     )
 )]

@@ -13,8 +13,8 @@ use super::Reply;
 use crate::Http;
 use crate::error::ErrorBody;
 use crate::lists;
-use hone_accounts::store_error;
-use hone_api_types::people::{AuditItem, AuditList, AuditVerdict};
+use hone_api_types::List;
+use hone_api_types::people::{AuditItem, AuditVerdict};
 
 /// Which entries.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
@@ -35,32 +35,27 @@ pub struct AuditPage {
     path = "/admin/v1/audit",
     params(AuditPage),
     responses(
-        (status = 200, body = AuditList),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<AuditItem>),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_audit(
     State(http): State<Arc<Http>>,
     query: Result<Query<AuditPage>, QueryRejection>,
-) -> Reply<AuditList> {
+) -> Reply<List<AuditItem>> {
     let page = lists::query(query)?;
     let query = AuditQuery {
         before: page.before.map(u64::from),
         act: page.act,
         limit: lists::limit(page.limit.map(|limit| limit as usize))?,
     };
-    let records = http.people.store().audit(&query).await;
-    let records = records.map_err(|e| store_error(&e))?;
+    let records = http.people.store().audit(&query).await?;
     let is_full = records.len() == query.limit;
     let last = records.last().map(|record| record.number.to_string());
-    Ok(Json(AuditList {
-        object: "list",
-        next: last.filter(|_| is_full),
-        data: records.into_iter().map(AuditItem::from).collect(),
-    }))
+    Ok(Json(List::page(
+        records.into_iter().map(AuditItem::from).collect(),
+        last.filter(|_| is_full),
+    )))
 }
 
 /// Reads the whole audit log and checks every hash.
@@ -69,14 +64,11 @@ pub async fn list_audit(
     path = "/admin/v1/audit/verify",
     responses(
         (status = 200, body = AuditVerdict),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn verify_audit(State(http): State<Arc<Http>>) -> Reply<AuditVerdict> {
-    let check = http.people.store().verify_audit().await;
-    let check = check.map_err(|e| store_error(&e))?;
+    let check = http.people.store().verify_audit().await?;
     Ok(Json(AuditVerdict {
         object: "audit_check",
         intact: check.first_broken.is_none(),

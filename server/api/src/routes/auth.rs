@@ -19,7 +19,7 @@ use crate::request_context::RequestContext;
 use hone_accounts::links::Guest;
 use hone_accounts::secrets::{self, csrf};
 use hone_accounts::{AuthMethod, Caller};
-use hone_accounts::{Signed, audit, store_error};
+use hone_accounts::{Signed, audit};
 use hone_api_types::people::{
     InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
 };
@@ -51,7 +51,6 @@ fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
     responses(
         (status = 200, body = MeReply),
         (status = 401, description = "Nobody: sign in, or send a key", body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -91,11 +90,7 @@ pub(super) fn by_tls(http: &Http, context: &RequestContext, headers: &HeaderMap)
     request_body = SignInRequest,
     responses(
         (status = 200, description = "Signed in", body = MeReply),
-        (status = 400, body = ErrorBody),
         (status = 401, description = "Name or password is wrong", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 429, description = "Too many failed attempts", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -138,7 +133,7 @@ pub async fn sign_out(
         let act = ("sign_out", caller.owner.as_str());
         let entry = audit::entry(&caller, http.people.now_ms(), act, json!({}));
         let ended = http.people.change(&change, &entry).await;
-        ended.map_err(|e| store_error(&e))?;
+        ended?;
     }
     Ok((
         StatusCode::NO_CONTENT,
@@ -154,13 +149,9 @@ pub async fn sign_out(
     request_body = InviteTaken,
     responses(
         (status = 200, description = "The account exists and is signed in", body = MeReply),
-        (status = 400, body = ErrorBody),
         (status = 404, description = "The link was used, or is too old", body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "The name is taken", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, body = ErrorBody),
+        (status = 429, description = "Too many failed attempts", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -193,13 +184,7 @@ pub async fn take_invite(
     request_body = PasswordRequest,
     responses(
         (status = 204, description = "Changed; sign in again"),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, body = ErrorBody),
+        (status = 429, description = "Too many failed attempts", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -229,7 +214,7 @@ pub async fn password(
     let act = ("user.password", caller.owner.as_str());
     let entry = audit::entry(caller, people.now_ms(), act, json!({}));
     match people.change(&change, &entry).await {
-        Err(error) => Err(store_error(&error).into()),
+        Err(error) => Err(error.into()),
         Ok(Changed::Done) => Ok((
             StatusCode::NO_CONTENT,
             [(header::SET_COOKIE, ended_cookie())],

@@ -32,14 +32,7 @@ use hone_inference::InferenceService;
     request_body = ChatRequest,
     responses(
         (status = 200, description = "The completion; with `stream` an event stream of chunks", body = ChatCompletion),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
         (status = 500, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )

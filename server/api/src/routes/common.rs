@@ -3,18 +3,8 @@
 use axum::Json;
 use axum::http::HeaderValue;
 use axum::response::Response;
-use hone_ledger::LedgerError;
 
 use crate::error::ApiError;
-
-/// A ledger failure as clients see it; the details are for the log.
-pub(crate) fn ledger_error(error: &LedgerError) -> ApiError {
-    tracing::error!(%error, "a view could not be read from the ledger");
-    ApiError::Unavailable {
-        code: "ledger_failed",
-        message: "the ledger could not be read; see the server's log".to_owned(),
-    }
-}
 
 /// Names the fields that had no effect, bounded in number and length.
 pub(crate) fn name_ignored(response: &mut Response, ignored: &[String]) {

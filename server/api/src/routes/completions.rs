@@ -37,14 +37,7 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
     request_body = CompletionRequest,
     responses(
         (status = 200, description = "The completion; with `stream` an event stream of the same shape", body = TextCompletion),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
         (status = 500, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use super::auth::strict;
-use crate::error::{ApiError, ErrorBody};
+use crate::error::ApiError;
 use crate::request_context::RequestContext;
 use crate::settings::Setting;
 use crate::{Http, lists};
@@ -56,9 +56,6 @@ pub struct SeriesReply {
     params(SeriesQuery),
     responses(
         (status = 200, body = SeriesReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
     )
 )]
 pub async fn series(
@@ -108,8 +105,6 @@ pub struct WhyReply {
     path = "/admin/v1/why",
     responses(
         (status = 200, body = WhyReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
     )
 )]
 pub async fn why(State(http): State<Arc<Http>>) -> Json<WhyReply> {
@@ -141,8 +136,6 @@ pub struct ConfigReply {
     path = "/admin/v1/config",
     responses(
         (status = 200, body = ConfigReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
     )
 )]
 pub async fn config(State(http): State<Arc<Http>>) -> Json<ConfigReply> {
@@ -178,10 +171,6 @@ pub struct DrainRequest {
     request_body = DrainRequest,
     responses(
         (status = 200, body = DrainReply),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 415, body = ErrorBody),
     )
 )]
 pub async fn drain(

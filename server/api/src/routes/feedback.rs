@@ -33,12 +33,6 @@ const NOT_ALLOWED: &str = "nothing learns from it, because this user's turns wer
     request_body = FeedbackRequest,
     responses(
         (status = 200, description = "It is on disk", body = FeedbackReply),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, description = "It could not be stored", body = ErrorBody),
     )
 )]

@@ -23,14 +23,7 @@ use hone_api_types::{JsonObject, RequestError};
     request_body = GenerateRequest,
     responses(
         (status = 200, description = "The tokens; with `stream` an event stream of the same shape", body = Value),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
         (status = 500, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -56,14 +49,7 @@ pub async fn generate(
     request_body = SglangRequest,
     responses(
         (status = 200, description = "The tokens; a list where several were asked for", body = Value),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
         (status = 500, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )

@@ -93,8 +93,6 @@ pub async fn startupz() -> &'static str {
     path = "/metrics",
     responses(
         (status = 200, description = "Prometheus text format 0.0.4", body = String, content_type = "text/plain"),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
     )
 )]
 pub async fn metrics(State(http): State<Arc<Http>>) -> Response {

@@ -16,9 +16,10 @@ use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_accounts::Caller;
 use hone_accounts::secrets;
-use hone_accounts::{audit, expiry, store_error};
+use hone_accounts::{audit, expiry};
+use hone_api_types::List;
 use hone_api_types::people::{
-    KeyList, KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_role,
+    KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_role,
 };
 
 /// One's own keys.
@@ -26,13 +27,14 @@ use hone_api_types::people::{
     get,
     path = "/v1/keys",
     responses(
-        (status = 200, body = KeyList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<KeyReply>),
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_keys(State(http): State<Arc<Http>>, context: RequestContext) -> Reply<KeyList> {
+pub async fn list_keys(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+) -> Reply<List<KeyReply>> {
     list(&http, Some(&context.caller.owner)).await
 }
 
@@ -41,24 +43,19 @@ pub async fn list_keys(State(http): State<Arc<Http>>, context: RequestContext) -
     get,
     path = "/admin/v1/keys",
     responses(
-        (status = 200, body = KeyList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<KeyReply>),
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_all_keys(State(http): State<Arc<Http>>) -> Reply<KeyList> {
+pub async fn list_all_keys(State(http): State<Arc<Http>>) -> Reply<List<KeyReply>> {
     list(&http, None).await
 }
 
-async fn list(http: &Http, owner: Option<&str>) -> Reply<KeyList> {
-    let keys = http.people.store().keys(owner).await;
-    let keys = keys.map_err(|e| store_error(&e))?;
-    Ok(Json(KeyList {
-        object: "list",
-        data: keys.into_iter().map(|k| KeyReply::of(k, None)).collect(),
-        next: None,
-    }))
+async fn list(http: &Http, owner: Option<&str>) -> Reply<List<KeyReply>> {
+    let keys = http.people.store().keys(owner).await?;
+    Ok(Json(List::whole(
+        keys.into_iter().map(|k| KeyReply::of(k, None)),
+    )))
 }
 
 /// Makes a key of one's own. The reply is the only place where it ever stands.
@@ -68,13 +65,8 @@ async fn list(http: &Http, owner: Option<&str>) -> Reply<KeyList> {
     request_body = KeyRequest,
     responses(
         (status = 201, description = "The key, once", body = KeyReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
         (status = 403, description = "The role is above yours", body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "Too many keys", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -187,8 +179,7 @@ async fn check_number(
     makes: Makes,
     now_ms: Millis,
 ) -> Result<(), ApiError> {
-    let keys = http.people.store().keys(Some(owner)).await;
-    let keys = keys.map_err(|e| store_error(&e))?;
+    let keys = http.people.store().keys(Some(owner)).await?;
     let is_live = |k: &&ApiKey| {
         k.revoked_ms.is_none() && k.expires_ms.is_none_or(|expires_ms| expires_ms > now_ms)
     };
@@ -219,7 +210,7 @@ async fn done(
 ) -> Result<(), ApiError> {
     let entry = audit::entry(caller, http.people.now_ms(), (act, id), detail);
     match http.people.change(&change, &entry).await {
-        Err(error) => Err(store_error(&error).into()),
+        Err(error) => Err(error.into()),
         Ok(Changed::Done) => Ok(()),
         Ok(Changed::Missing) => Err(unknown(id)),
         Ok(Changed::Taken) => Err(ApiError::Internal(
@@ -235,8 +226,7 @@ fn unknown(id: &str) -> ApiError {
 
 /// One's own key that is in use.
 async fn own(http: &Http, caller: &Caller, id: &str) -> Result<ApiKey, ApiError> {
-    let key = http.people.store().key(id).await;
-    let key = key.map_err(|e| store_error(&e))?;
+    let key = http.people.store().key(id).await?;
     key.filter(|k| k.owner == caller.owner && k.revoked_ms.is_none())
         .ok_or_else(|| unknown(id))
 }
@@ -248,8 +238,6 @@ async fn own(http: &Http, caller: &Caller, id: &str) -> Result<ApiKey, ApiError>
     params(("id" = String, Path, description = "Its public part")),
     responses(
         (status = 201, description = "The new key, once", body = KeyReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such key of yours", body = ErrorBody),
         (status = 409, description = "`too_many_keys`", body = ErrorBody),
         (status = 503, body = ErrorBody),
@@ -293,13 +281,7 @@ pub async fn rotate_key(
     request_body = KeyPatch,
     responses(
         (status = 200, body = KeyReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such key of yours", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -340,8 +322,6 @@ pub async fn change_key(
     params(("id" = String, Path, description = "Its public part")),
     responses(
         (status = 204, description = "Revoked"),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such key of yours", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -362,8 +342,6 @@ pub async fn revoke_key(
     params(("id" = String, Path, description = "Its public part")),
     responses(
         (status = 204, description = "Revoked"),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such key", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )

@@ -10,8 +10,8 @@ use hone_domain::{ForgetId, Scope, Turn, TurnId, lift};
 use hone_ledger::{ForgetReport, ForgetWhat, ForgetWish, LedgerError, PolicyStatus, Window};
 use serde_json::json;
 
+use super::Reply;
 use super::auth::strict;
-use super::{Reply, ledger_error};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists::query;
@@ -56,9 +56,6 @@ fn whole_scope(
     params(UserQuery),
     responses(
         (status = 200, body = ConsentReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
     )
 )]
 pub async fn get_consent(
@@ -84,12 +81,6 @@ pub async fn get_consent(
     request_body = ConsentRequest,
     responses(
         (status = 200, description = "It is on disk", body = ConsentReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -110,8 +101,7 @@ pub async fn put_consent(
         .record(&context.caller, "consent.decide", scope.as_str(), detail);
     recorded.await?;
     let now_ms = http.clock.now_ms();
-    let stored = http.personal.set_consent(&scope, consent, now_ms).await;
-    let withdrawn = stored.map_err(|error| ledger_error(&error))?;
+    let withdrawn = http.personal.set_consent(&scope, consent, now_ms).await?;
     http.rules.decided(&scope, consent);
     let whose = (&*http.rules, context.caller.owner.as_str());
     Ok(Json(ConsentReply::new((consent, true), whose, withdrawn)))
@@ -120,7 +110,7 @@ pub async fn put_consent(
 fn forget_error(error: LedgerError) -> ApiError {
     match error {
         LedgerError::Conflict(what) => ApiError::NotFound(what),
-        other => ledger_error(&other),
+        other => other.into(),
     }
 }
 
@@ -131,13 +121,7 @@ fn forget_error(error: LedgerError) -> ApiError {
     request_body = ForgetRequest,
     responses(
         (status = 200, description = "Nothing of it is learned from or served any more; `state` says whether the last byte is gone", body = ForgetReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such session or turn of yours", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -180,8 +164,7 @@ pub async fn forget(
     http.paired.forget(&wish.scope);
     http.replays.forget_owner(&wish.owner);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
-    let report = http.eraser.wait(wish.id, at_most).await;
-    let report = report.map_err(|error| ledger_error(&error))?;
+    let report = http.eraser.wait(wish.id, at_most).await?;
     Ok(Json(ForgetReply::new(&report.unwrap_or(begun), false)))
 }
 
@@ -209,7 +192,7 @@ pub(super) async fn erase_turn(
     http.replays.forget_owner(&wish.owner);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
     let waited = http.eraser.wait(wish.id, at_most).await;
-    waited.map(|_| ()).map_err(|error| ledger_error(&error))
+    waited.map(|_| ()).map_err(ApiError::from)
 }
 
 /// How far a wish to be forgotten has come.
@@ -219,8 +202,6 @@ pub(super) async fn erase_turn(
     params(("id" = String, Path, description = "The wish")),
     responses(
         (status = 200, body = ForgetReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such wish of yours", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -235,8 +216,7 @@ pub async fn get_forget(
         ApiError::NotFound(format!("no wish {shown} of yours is known"))
     };
     let wish = ForgetId::parse(&id).ok_or_else(unknown)?;
-    let report = http.personal.forget(wish).await;
-    let report: Option<ForgetReport> = report.map_err(|error| ledger_error(&error))?;
+    let report: Option<ForgetReport> = http.personal.forget(wish).await?;
     let is_own = |report: &ForgetReport| report.scope.owner() == Some(&*context.caller.owner);
     let report = report.filter(is_own);
     Ok(Json(ForgetReply::new(&report.ok_or_else(unknown)?, false)))
@@ -244,8 +224,7 @@ pub async fn get_forget(
 
 async fn measured(http: &Http, scope: &Scope, share: f64) -> Reply<ImprovementReply> {
     let most = http.rules.config().report_turns_max;
-    let turns = http.personal.scored_turns(scope, most).await;
-    let turns = turns.map_err(|error| ledger_error(&error))?;
+    let turns = http.personal.scored_turns(scope, most).await?;
     let measuring = tokio::task::spawn_blocking(move || lift::measure(&turns));
     let lift = measuring
         .await
@@ -264,9 +243,6 @@ async fn measured(http: &Http, scope: &Scope, share: f64) -> Reply<ImprovementRe
     params(UserQuery),
     responses(
         (status = 200, body = ImprovementReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -287,9 +263,6 @@ pub async fn improvement(
     params(ScopeQuery),
     responses(
         (status = 200, body = ImprovementReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -309,9 +282,6 @@ pub async fn admin_improvement(
     params(UserQuery),
     responses(
         (status = 200, body = LearnedReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -323,8 +293,7 @@ pub async fn learned(
     let wanted = query(wanted)?;
     let user = named_user(wanted.user.as_deref())?;
     let (scope, source) = http.rules.scope(&context.caller.owner, user);
-    let learned = http.personal.learned(&scope, VERSIONS_MAX).await;
-    let learned = learned.map_err(|error| ledger_error(&error))?;
+    let learned = http.personal.learned(&scope, VERSIONS_MAX).await?;
     let wishes = wishes(&http, (&scope, source.as_deref())).await?;
     Ok(Json(LearnedReply::new(learned, wishes)))
 }
@@ -340,8 +309,7 @@ async fn wishes(
         before: None,
     };
     let report = loop {
-        let newest = http.versions.version_page(scope, page).await;
-        let newest = newest.map_err(|error| ledger_error(&error))?.pop();
+        let newest = http.versions.version_page(scope, page).await?.pop();
         match newest {
             Some(again) if again.status == PolicyStatus::Rollback => {
                 page.before = i64::try_from(again.parent.0 + 1).ok();
@@ -353,8 +321,7 @@ async fn wishes(
     for (kind, is_followed) in [("followed", true), ("replaced", false)] {
         let ids = report["wishes"][kind].as_array().into_iter().flatten();
         for id in ids.filter_map(|id| TurnId::parse(id.as_str()?)) {
-            let turn = http.ledger.turn_if_readable(id).await;
-            let turn = turn.map_err(|error| ledger_error(&error))?;
+            let turn = http.ledger.turn_if_readable(id).await?;
             // Several people may share a policy; whose words they are is nobody else's business.
             let is_own =
                 |turn: &Turn| turn.scope == *scope && turn.admission.source.as_deref() == source;
@@ -378,9 +345,6 @@ async fn wishes(
     params(UserQuery),
     responses(
         (status = 200, body = LearningReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]

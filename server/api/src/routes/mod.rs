@@ -1,4 +1,4 @@
-//! Every route, registered and documented by one macro.
+//! Every route: its handler, its document and its rule, declared in one row.
 
 pub mod admin;
 pub mod admin_turns;
@@ -18,6 +18,7 @@ pub mod keys;
 pub mod learning;
 pub mod models;
 pub mod privacy;
+mod register;
 pub mod responses;
 pub mod sessions;
 pub mod stored_responses;
@@ -28,85 +29,112 @@ pub mod turns;
 pub mod users;
 pub mod versions;
 
-use std::sync::Arc;
-
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::Http;
-use super::openapi;
-pub(super) use common::{Reply, ledger_error, name_ignored, set_header};
+use crate::rights::ForAgents::{Keys, Own};
+use crate::rights::Right::{AdminRead, AdminWrite, Developer, Open, User};
+use crate::rights::Work::{Answer, Ask};
+pub(super) use common::{Reply, name_ignored, set_header};
+pub use register::Routes;
 
-/// All routes with their document.
-pub fn all() -> OpenApiRouter<Arc<Http>> {
-    OpenApiRouter::with_openapi(openapi::base())
-        .routes(routes!(chat::chat_completions))
-        .routes(routes!(completions::completions))
-        .routes(routes!(generate::generate))
-        .routes(routes!(generate::sglang_generate))
-        .routes(routes!(responses::create_response))
-        .routes(routes!(
-            stored_responses::get_response,
-            stored_responses::delete_response
-        ))
-        .routes(routes!(stored_responses::cancel_response))
-        .routes(routes!(embeddings::embeddings))
-        .routes(routes!(tokens::tokenize))
-        .routes(routes!(tokens::detokenize))
-        .routes(routes!(anthropic::create_message))
-        .routes(routes!(anthropic::count_tokens))
-        .routes(routes!(models::list_models))
-        .routes(routes!(models::get_model))
-        .routes(routes!(feedback::feedback))
-        .routes(routes!(sessions::list_sessions))
-        .routes(routes!(sessions::get_session))
-        .routes(routes!(sessions::list_turns))
-        .routes(routes!(turns::get_turn))
-        .merge(versions::all())
-        .routes(routes!(learning::get_consent, learning::put_consent))
-        .routes(routes!(learning::forget))
-        .routes(routes!(learning::get_forget))
-        .routes(routes!(learning::improvement))
-        .routes(routes!(learning::admin_improvement))
-        .routes(routes!(learning::learned))
-        .routes(routes!(learning::learning))
-        .routes(routes!(privacy::list_consents))
-        .routes(routes!(privacy::list_forgets))
-        .routes(routes!(health::livez))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::readyz_learning))
-        .routes(routes!(health::startupz))
-        .routes(routes!(health::metrics))
-        .routes(routes!(admin_turns::list_turns))
-        .routes(routes!(admin_turns::get_turn))
-        .routes(routes!(admin::status))
-        .routes(routes!(admin::events))
-        .routes(routes!(console::series))
-        .routes(routes!(console::why))
-        .routes(routes!(console::config))
-        .routes(routes!(console::drain))
-        .routes(routes!(admin::pause))
-        .routes(routes!(admin::resume))
-        .routes(routes!(auth::me))
-        .routes(routes!(auth::sign_in))
-        .routes(routes!(auth::sign_out))
-        .routes(routes!(auth::take_invite))
-        .routes(routes!(auth::password))
-        .routes(routes!(keys::list_keys, keys::make_key))
-        .routes(routes!(keys::change_key, keys::revoke_key))
-        .routes(routes!(keys::rotate_key))
-        .routes(routes!(keys::list_all_keys))
-        .routes(routes!(keys::revoke_any_key))
-        .routes(routes!(users::list_users, users::add_user))
-        .routes(routes!(users::change_user))
-        .routes(routes!(users::invite))
-        .routes(routes!(agents::list_agents, agents::add_agent))
-        .routes(routes!(agents::change_agent))
-        .routes(routes!(agents::list_all_agents))
-        .routes(routes!(teams::own_teams))
-        .routes(routes!(teams::put_member, teams::drop_member))
-        .routes(routes!(teams::list_teams, teams::add_team))
-        .routes(routes!(teams::change_team))
-        .routes(routes!(audit::list_audit))
-        .routes(routes!(audit::verify_audit))
+/// All routes of the document, with their rules.
+pub fn all() -> Routes {
+    let routes = completions(Routes::default());
+    let routes = versions::add_to(learning(routes));
+    people(console(routes))
+}
+
+/// Asking the model.
+fn completions(routes: Routes) -> Routes {
+    let kept = User.with(Ask).idempotent();
+    routes
+        .add(kept, routes!(chat::chat_completions))
+        .add(kept, routes!(completions::completions))
+        .add(kept, routes!(generate::generate))
+        .add(kept, routes!(generate::sglang_generate))
+        .add(kept, routes!(responses::create_response))
+        .add(User, routes!(stored_responses::get_response))
+        .add(User, routes!(stored_responses::delete_response))
+        .add(User, routes!(stored_responses::cancel_response))
+        .add(kept, routes!(anthropic::create_message))
+        .add(User.with(Answer), routes!(anthropic::count_tokens))
+        .add(User.with(Ask), routes!(embeddings::embeddings))
+        .add(User.with(Answer), routes!(tokens::tokenize))
+        .add(User.with(Answer), routes!(tokens::detokenize))
+        .add(User, routes!(models::list_models))
+        .add(User, routes!(models::get_model))
+}
+
+/// What became of answers, and one's own data.
+fn learning(routes: Routes) -> Routes {
+    let own = User.for_agents(Own);
+    let feedback = User.with(Answer).for_agents(Own);
+    routes
+        .add(feedback, routes!(feedback::feedback))
+        .add(own, routes!(sessions::list_sessions))
+        .add(own, routes!(sessions::get_session))
+        .add(own, routes!(sessions::list_turns))
+        .add(own, routes!(turns::get_turn))
+        .add(own, routes!(learning::get_consent, learning::put_consent))
+        .add(own, routes!(learning::forget))
+        .add(own, routes!(learning::get_forget))
+        .add(own, routes!(learning::improvement))
+        .add(own, routes!(learning::learned))
+        .add(own, routes!(learning::learning))
+        .add(AdminRead, routes!(learning::admin_improvement))
+        .add(AdminRead, routes!(privacy::list_consents))
+        .add(AdminRead, routes!(privacy::list_forgets))
+}
+
+/// Probes, and the process as admins see it.
+fn console(routes: Routes) -> Routes {
+    routes
+        .add(Open, routes!(health::livez))
+        .add(Open, routes!(health::readyz))
+        .add(Open, routes!(health::readyz_learning))
+        .add(Open, routes!(health::startupz))
+        .add(AdminRead, routes!(health::metrics))
+        .add(AdminRead, routes!(admin_turns::list_turns))
+        .add(AdminRead, routes!(admin_turns::get_turn))
+        .add(AdminRead, routes!(admin::status))
+        .add(AdminRead, routes!(admin::events))
+        .add(AdminRead, routes!(console::series))
+        .add(AdminRead, routes!(console::why))
+        .add(AdminRead, routes!(console::config))
+        .add(AdminWrite, routes!(console::drain))
+        .add(AdminWrite, routes!(admin::pause))
+        .add(AdminWrite, routes!(admin::resume))
+        .add(AdminRead, routes!(audit::list_audit))
+        .add(AdminRead, routes!(audit::verify_audit))
+}
+
+/// Sign-in, keys, accounts, agents and teams; the handlers look whose they are.
+fn people(routes: Routes) -> Routes {
+    let keys = User.for_agents(Keys);
+    let new_keys = Developer.for_agents(Keys);
+    routes
+        .add(User, routes!(auth::me))
+        .add(Open, routes!(auth::sign_in))
+        .add(Open, routes!(auth::sign_out))
+        .add(Open, routes!(auth::take_invite))
+        .add(User, routes!(auth::password))
+        .add(keys, routes!(keys::list_keys))
+        .add(new_keys, routes!(keys::make_key))
+        .add(keys, routes!(keys::change_key, keys::revoke_key))
+        .add(new_keys, routes!(keys::rotate_key))
+        .add(AdminRead, routes!(keys::list_all_keys))
+        .add(AdminWrite, routes!(keys::revoke_any_key))
+        .add(AdminRead, routes!(users::list_users))
+        .add(AdminWrite, routes!(users::add_user))
+        .add(AdminWrite, routes!(users::change_user))
+        .add(AdminWrite, routes!(users::invite))
+        .add(User, routes!(agents::list_agents))
+        .add(Developer, routes!(agents::add_agent))
+        .add(User, routes!(agents::change_agent))
+        .add(AdminRead, routes!(agents::list_all_agents))
+        .add(User, routes!(teams::own_teams))
+        .add(User, routes!(teams::put_member, teams::drop_member))
+        .add(AdminRead, routes!(teams::list_teams))
+        .add(AdminWrite, routes!(teams::add_team))
+        .add(AdminWrite, routes!(teams::change_team))
 }

@@ -143,8 +143,6 @@ fn versioned(http: &Http, id: &str) -> Option<ModelCard> {
     path = "/v1/models",
     responses(
         (status = 200, body = ModelList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
     )
 )]
 pub async fn list_models(State(http): State<Arc<Http>>) -> Json<ModelList> {
@@ -166,8 +164,6 @@ pub async fn list_models(State(http): State<Arc<Http>>) -> Json<ModelList> {
     params(("id" = String, Path, description = "A name that the list has")),
     responses(
         (status = 200, body = ModelCard),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody),
     )
 )]

@@ -10,10 +10,11 @@ use hone_ledger::{ConsentRow, ForgetRow, Window};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Reply, ledger_error};
+use super::Reply;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
-use crate::lists::{self, List};
+use crate::lists;
+use hone_api_types::List;
 
 /// A decision about consent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -88,7 +89,7 @@ fn page<R, T>(rows: &[R], limit: usize, parts: impl Fn(&R) -> (i64, T)) -> List<
     let is_full = rows.len() == limit;
     let (numbers, data): (Vec<i64>, Vec<T>) = rows.iter().map(parts).unzip();
     let last = numbers.last().filter(|_| is_full);
-    List::of(data, last.map(ToString::to_string))
+    List::page(data, last.map(ToString::to_string))
 }
 
 /// Owner and user of a scope.
@@ -138,9 +139,6 @@ fn forget_item(row: &ForgetRow) -> (i64, ForgetItem) {
     params(PrivacyPage),
     responses(
         (status = 200, body = List<ConsentItem>),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -149,8 +147,7 @@ pub async fn list_consents(
     query: PageOr,
 ) -> Reply<List<ConsentItem>> {
     let wanted = window(query)?;
-    let rows = http.personal.consent_rows(wanted).await;
-    let rows = rows.map_err(|error| ledger_error(&error))?;
+    let rows = http.personal.consent_rows(wanted).await?;
     Ok(Json(page(&rows, wanted.limit, consent_item)))
 }
 
@@ -161,15 +158,11 @@ pub async fn list_consents(
     params(PrivacyPage),
     responses(
         (status = 200, body = List<ForgetItem>),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_forgets(State(http): State<Arc<Http>>, query: PageOr) -> Reply<List<ForgetItem>> {
     let wanted = window(query)?;
-    let rows = http.personal.forgets(wanted).await;
-    let rows = rows.map_err(|error| ledger_error(&error))?;
+    let rows = http.personal.forgets(wanted).await?;
     Ok(Json(page(&rows, wanted.limit, forget_item)))
 }

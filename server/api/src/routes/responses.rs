@@ -36,14 +36,7 @@ const INSTRUCTIONS: &str = "instructions";
     request_body = ResponsesRequest,
     responses(
         (status = 200, description = "The response; with `stream` its events", body = Value),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such model, or no such previous response", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, description = "The waiting line is full; see retry-after", body = ErrorBody),
         (status = 500, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )

@@ -10,12 +10,13 @@ use hone_ledger::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::Reply;
 use super::turns::{FateReply, FeedbackView};
-use super::{Reply, ledger_error};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
-use crate::lists::{self, List};
+use crate::lists;
 use crate::request_context::RequestContext;
+use hone_api_types::List;
 use hone_inference::call_id;
 
 /// Most bytes of a search.
@@ -73,9 +74,6 @@ impl SessionReply {
     params(SessionsQuery),
     responses(
         (status = 200, body = List<SessionReply>),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -96,10 +94,10 @@ pub async fn list_sessions(
     }
     let scope = listed(&http, &context.caller.owner, query.user.as_ref())?;
     let page = http.ledger.session_page((&scope, search), before, limit);
-    let page = page.await.map_err(|e| ledger_error(&e))?;
+    let page = page.await?;
     let next = page.next.map(|(ms, number)| format!("{ms}.{number}"));
     let data = page.rows.into_iter().map(SessionReply::of).collect();
-    Ok(Json(List::of(data, next)))
+    Ok(Json(List::page(data, next)))
 }
 
 /// The scope whose sessions or turns are listed.
@@ -250,9 +248,6 @@ pub struct SessionHead {
     params(("id" = String, Path, description = "The session"), SessionQuery),
     responses(
         (status = 200, body = ConversationReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such session of yours", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -271,8 +266,7 @@ pub async fn get_session(
         ApiError::NotFound(format!("no session {shown} of yours is known"))
     };
     let session = SessionId::parse(&id).ok_or_else(unknown)?;
-    let view = http.ledger.session(session, before, limit).await;
-    let view = view.map_err(|e| ledger_error(&e))?;
+    let view = http.ledger.session(session, before, limit).await?;
     let view = view.filter(|view| view.owner == context.caller.owner);
     let view = view.ok_or_else(unknown)?;
     let line = view.line;
@@ -402,9 +396,6 @@ impl TurnsQuery {
     params(TurnsQuery),
     responses(
         (status = 200, body = List<TurnLineReply>),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -427,8 +418,7 @@ pub(super) async fn turn_page(
     before: Option<u64>,
     limit: usize,
 ) -> Reply<List<TurnLineReply>> {
-    let page = http.ledger.turn_page(filter, before, limit).await;
-    let page = page.map_err(|e| ledger_error(&e))?;
+    let page = http.ledger.turn_page(filter, before, limit).await?;
     let data = page.rows.into_iter().map(TurnLineReply::of).collect();
-    Ok(Json(List::of(data, page.next.map(|n| n.to_string()))))
+    Ok(Json(List::page(data, page.next.map(|n| n.to_string()))))
 }

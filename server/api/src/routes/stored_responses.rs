@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::Reply;
 use super::learning::erase_turn;
-use super::{Reply, ledger_error};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
@@ -53,7 +53,7 @@ pub(super) async fn own_turn(
     turn: TurnId,
     context: &RequestContext,
 ) -> Result<Option<Turn>, ApiError> {
-    let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
+    let view = http.ledger.turn(turn).await?;
     let view = view.filter(|view| view.turn.owner == context.caller.owner);
     Ok(view.map(|view| view.turn))
 }
@@ -150,8 +150,6 @@ fn object_of(http: &Http, turn: &Turn) -> Value {
     params(("id" = String, Path, description = "The response's id")),
     responses(
         (status = 200, description = "The response", body = Value),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such response of the caller", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -183,8 +181,6 @@ pub struct DeletedResponse {
     params(("id" = String, Path, description = "The response's id")),
     responses(
         (status = 200, body = DeletedResponse),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such response of the caller", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -211,8 +207,6 @@ pub async fn delete_response(
     params(("id" = String, Path, description = "The response's id")),
     responses(
         (status = 400, description = "It was not made in the background", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such response of the caller", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )

@@ -4,7 +4,7 @@
 use hone_domain::{Ask, Message, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError};
 use serde_json::{Map, Value};
 
-use super::{ledger_error, set_header};
+use super::set_header;
 use crate::Http;
 use crate::error::ApiError;
 use crate::lists;
@@ -109,8 +109,11 @@ async fn numbered(
     if let Some(policy) = served.filter(|policy| policy.version == version) {
         return Ok(PolicyChoice::of(policy));
     }
-    let view = http.versions.version(scope, version, 0).await;
-    let record = view.map_err(|e| ledger_error(&e))?.map(|view| view.record);
+    let record = http
+        .versions
+        .version(scope, version, 0)
+        .await?
+        .map(|view| view.record);
     let servable = record.filter(|r| !(r.is_pruned || r.is_tainted || r.is_retired));
     servable
         .map(|record| PolicyChoice::of(&record.policy))

@@ -16,8 +16,9 @@ use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_accounts::Caller;
 use hone_accounts::links::name_taken;
-use hone_accounts::{audit, oidc, store_error};
-use hone_api_types::groups::{MemberRequest, TeamList, TeamPatch, TeamReply, TeamRequest};
+use hone_accounts::{audit, oidc};
+use hone_api_types::List;
+use hone_api_types::groups::{MemberRequest, TeamPatch, TeamReply, TeamRequest};
 use hone_api_types::people::parse_name;
 use hone_domain::LOCAL_OWNER;
 
@@ -29,13 +30,14 @@ const MEMBERS_MAX: usize = 1_000;
     get,
     path = "/v1/teams",
     responses(
-        (status = 200, body = TeamList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<TeamReply>),
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn own_teams(State(http): State<Arc<Http>>, context: RequestContext) -> Reply<TeamList> {
+pub async fn own_teams(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+) -> Reply<List<TeamReply>> {
     let own = http.people.groups();
     let own = own.team_of(&context.caller.owner);
     list(&http, |team| own == Some(&*team.name)).await
@@ -46,26 +48,22 @@ pub async fn own_teams(State(http): State<Arc<Http>>, context: RequestContext) -
     get,
     path = "/admin/v1/teams",
     responses(
-        (status = 200, body = TeamList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<TeamReply>),
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_teams(State(http): State<Arc<Http>>) -> Reply<TeamList> {
+pub async fn list_teams(State(http): State<Arc<Http>>) -> Reply<List<TeamReply>> {
     list(&http, |_| true).await
 }
 
-async fn list(http: &Http, sees: impl Fn(&Team) -> bool) -> Reply<TeamList> {
+async fn list(http: &Http, sees: impl Fn(&Team) -> bool) -> Reply<List<TeamReply>> {
     let store = http.people.store();
-    let teams = store.teams().await.map_err(|e| store_error(&e))?;
-    let users = store.users().await.map_err(|e| store_error(&e))?;
+    let teams = store.teams().await?;
+    let users = store.users().await?;
     let seen = teams.into_iter().filter(sees);
-    Ok(Json(TeamList {
-        object: "list",
-        data: seen.map(|team| TeamReply::of(team, &users)).collect(),
-        next: None,
-    }))
+    Ok(Json(List::whole(
+        seen.map(|team| TeamReply::of(team, &users)),
+    )))
 }
 
 /// One team as it is now.
@@ -93,7 +91,7 @@ pub(super) async fn is_known(http: &Http, name: &str) -> Result<(), ApiError> {
         return Ok(());
     }
     let user = http.people.store().user(name).await;
-    match user.map_err(|e| store_error(&e))? {
+    match user? {
         Some(user) if user.keeper.is_none() => Ok(()),
         Some(_) => Err(ApiError::invalid(
             "name",
@@ -115,7 +113,7 @@ async fn done(
 ) -> Result<Changed, ApiError> {
     let entry = audit::entry(caller, http.people.now_ms(), (act, name), detail);
     let changed = http.people.change(&change, &entry).await;
-    Ok(changed.map_err(|e| store_error(&e))?)
+    Ok(changed?)
 }
 
 /// Makes a team.
@@ -125,14 +123,8 @@ async fn done(
     request_body = TeamRequest,
     responses(
         (status = 201, body = TeamReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "The name is taken, or a member is in another team", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -198,13 +190,7 @@ fn in_another_team(member: &str) -> ApiError {
     request_body = TeamPatch,
     responses(
         (status = 200, body = TeamReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such team", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -252,14 +238,9 @@ fn check_lead(http: &Http, caller: &Caller, name: &str) -> Result<(), ApiError> 
     request_body = MemberRequest,
     responses(
         (status = 200, body = TeamReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
         (status = 403, description = "You do not lead this team", body = ErrorBody),
         (status = 404, description = "No such team or account", body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "They are in another team, or there are too many", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -306,7 +287,6 @@ pub async fn put_member(
     ),
     responses(
         (status = 204, description = "They are in no team"),
-        (status = 401, body = ErrorBody),
         (status = 403, description = "You do not lead this team", body = ErrorBody),
         (status = 404, description = "No such team or member", body = ErrorBody),
         (status = 503, body = ErrorBody),

@@ -64,13 +64,7 @@ pub struct TokenizeReply {
     request_body = TokenizeRequest,
     responses(
         (status = 200, body = TokenizeReply),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -172,13 +166,7 @@ pub struct DetokenizeReply {
     request_body = DetokenizeRequest,
     responses(
         (status = 200, body = DetokenizeReply),
-        (status = 400, description = "What is wrong, and where", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]

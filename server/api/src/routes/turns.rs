@@ -13,7 +13,7 @@ use hone_ledger::TurnView;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Reply, ledger_error};
+use super::Reply;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
@@ -241,8 +241,6 @@ impl TurnReply {
     params(("id" = String, Path, description = "The turn, or the id of its reply")),
     responses(
         (status = 200, body = TurnReply),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such turn of yours", body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
@@ -257,7 +255,7 @@ pub async fn get_turn(
         ApiError::NotFound(format!("no turn {shown} of yours is known"))
     };
     let turn = parse_turn_id(&id).ok_or_else(unknown)?;
-    let view = http.ledger.turn(turn).await.map_err(|e| ledger_error(&e))?;
+    let view = http.ledger.turn(turn).await?;
     let view = view.filter(|v| v.turn.owner == context.caller.owner);
     view.map(|v| Json(TurnReply::of(v))).ok_or_else(unknown)
 }

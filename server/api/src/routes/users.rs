@@ -14,12 +14,13 @@ use super::auth::{Made, by_tls, strict};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
+use hone_accounts::audit;
 use hone_accounts::links::{name_taken, url};
 use hone_accounts::secrets;
-use hone_accounts::{audit, store_error};
+use hone_api_types::List;
 use hone_api_types::people::{
-    InviteReply, InviteRequest, UserList, UserPatch, UserReply, UserRequest, parse_name,
-    parse_password, parse_role,
+    InviteReply, InviteRequest, UserPatch, UserReply, UserRequest, parse_name, parse_password,
+    parse_role,
 };
 
 /// Every account.
@@ -27,20 +28,15 @@ use hone_api_types::people::{
     get,
     path = "/admin/v1/users",
     responses(
-        (status = 200, body = UserList),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
+        (status = 200, body = List<UserReply>),
         (status = 503, body = ErrorBody),
     )
 )]
-pub async fn list_users(State(http): State<Arc<Http>>) -> Reply<UserList> {
-    let users = http.people.store().users().await;
-    let users = users.map_err(|e| store_error(&e))?;
-    Ok(Json(UserList {
-        object: "list",
-        data: users.into_iter().map(|u| UserReply::of(u, None)).collect(),
-        next: None,
-    }))
+pub async fn list_users(State(http): State<Arc<Http>>) -> Reply<List<UserReply>> {
+    let users = http.people.store().users().await?;
+    Ok(Json(List::whole(
+        users.into_iter().map(|u| UserReply::of(u, None)),
+    )))
 }
 
 /// Makes an account.
@@ -50,13 +46,7 @@ pub async fn list_users(State(http): State<Arc<Http>>) -> Reply<UserList> {
     request_body = UserRequest,
     responses(
         (status = 201, body = UserReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "The name is taken", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -94,7 +84,7 @@ pub async fn add_user(
     let entry = audit::entry(&context.caller, people.now_ms(), act, detail);
     let change = PeopleChange::AddUser(user.clone());
     match people.change(&change, &entry).await {
-        Err(error) => Err(store_error(&error).into()),
+        Err(error) => Err(error.into()),
         Ok(Changed::Done) => Ok((StatusCode::CREATED, Json(UserReply::of(user, None)))),
         Ok(_) => Err(name_taken(&user.name).into()),
     }
@@ -108,14 +98,8 @@ pub async fn add_user(
     request_body = UserPatch,
     responses(
         (status = 200, body = UserReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "An admin cannot close or demote their own account, and an agent has no password and no other role", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
@@ -171,9 +155,8 @@ pub async fn change_user(
     );
     let change = PeopleChange::ChangeUser(name.clone(), change);
     let changed = people.change(&change, &entry).await;
-    changed.map_err(|e| store_error(&e))?;
-    let user = people.store().user(&name).await;
-    let user = user.map_err(|e| store_error(&e))?;
+    changed?;
+    let user = people.store().user(&name).await?;
     user.map(|user| Json(UserReply::of(user, password)))
         .ok_or_else(|| {
             let shown: String = name.chars().take(64).collect();
@@ -188,12 +171,6 @@ pub async fn change_user(
     request_body = InviteRequest,
     responses(
         (status = 201, body = InviteReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]

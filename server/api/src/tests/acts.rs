@@ -18,8 +18,7 @@ use tokio::time::timeout;
 use super::trials::{SCOPE, published};
 use crate::Http;
 use crate::acts::Acts;
-use crate::rights::{RIGHTS, is_act};
-use crate::testing::{Recorder, Stage, read, request};
+use crate::testing::{Recorder, Stage, read, request, route_table};
 use hone_inference::eraser::Eraser;
 
 /// Far more than anything here takes.
@@ -247,12 +246,13 @@ fn every_route_that_decides_is_an_act() {
         "/v1/auth/sign-out",
         "/v1/auth/invite",
     ];
-    for (method, path, _) in RIGHTS {
-        let decides = *method != "GET" && !others.contains(path);
-        let method: Method = method.parse().unwrap();
-        assert_eq!(is_act(&method, Some(path)), decides, "{method} {path}");
+    let table = route_table();
+    for (method, path, rule) in table.rows() {
+        let decides = method != Method::GET && !others.contains(&path);
+        assert_eq!(rule.is_act(method), decides, "{method} {path}");
     }
-    assert!(!is_act(&Method::POST, None));
+    let unknown = table.rule(&Method::POST, None).unwrap();
+    assert!(!unknown.is_act(&Method::POST));
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use hone_domain::{SessionIndex, SessionIndexConfig};
 use serde_json::{Value, json};
 
 use super::people::{Client, NO_LIMITS, PASSWORD, add_user, check};
-use crate::rights::{RIGHTS, Right};
-use crate::testing::{Recorder, Reply, Script, Stage};
+use crate::rights::Right;
+use crate::testing::{Recorder, Reply, Script, Stage, rights};
 use hone_accounts::{LimitSet, LimitsConfig};
 
 const CANARY: &str = "zebra-canary-78";
@@ -243,7 +243,7 @@ async fn nobody_but_its_keeper_sees_a_byte_of_an_agent() {
     check(&own.get(&stage, &path).await, 404, "not_found");
 
     let others = ["user-a", "user-b", "auditor", "admin"];
-    for (method, route, right) in RIGHTS {
+    for (method, route, right) in &rights() {
         if *method != "GET" || route.starts_with("/admin") || *right == Right::Open {
             continue;
         }
@@ -302,7 +302,7 @@ async fn an_agents_key_asks_reads_and_gives_feedback() {
     ];
     let stage = Stage::new(Recorder::Collects).await;
     let builder = add_agent(&stage, "developer", json!({"name": "builder"})).await;
-    for (method, path, right) in RIGHTS {
+    for (method, path, right) in &rights() {
         if *right == Right::Open {
             continue;
         }

@@ -3,26 +3,21 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Path, Request, State};
 use hone_domain::{OnTrial, Policy, PolicyVersion, Scope};
 use hone_ledger::{LedgerError, Restore, RestoreWhy, VersionView};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::trial::{TrialReply, trial_reply};
-use super::view::{self, VersionReply};
-use super::{ActBody, conflict, decision_error, number, own_scope, read_act, unknown};
+use super::common::{ActBody, conflict, decision_error, number, unknown};
+use super::target::Target;
+use super::view::{self, TrialReply, VersionReply, trial_reply};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
-use crate::lists;
 use crate::request_context::RequestContext;
-use crate::routes::{Reply, ledger_error};
+use crate::routes::Reply;
 use hone_api_types::learning::UserQuery;
-
-/// How the audit log calls a rollback.
-pub(super) const ROLLBACK: &str = "version.rollback";
 
 /// What holds a scope after an act.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -39,6 +34,51 @@ pub struct HoldReply {
     pub trial: Option<TrialReply>,
     /// Whether this act changed anything.
     pub changed: bool,
+}
+
+/// A decision about a scope's versions, as the audit log names it.
+#[derive(Clone, Copy)]
+pub(super) struct Act<'a> {
+    http: &'a Http,
+    context: &'a RequestContext,
+    name: &'static str,
+    scope: &'a Scope,
+}
+
+impl<'a> Act<'a> {
+    pub(super) fn new(
+        http: &'a Http,
+        context: &'a RequestContext,
+        name: &'static str,
+        scope: &'a Scope,
+    ) -> Self {
+        Self {
+            http,
+            context,
+            name,
+            scope,
+        }
+    }
+
+    /// Enters the act into the audit log.
+    pub(super) async fn record(self, detail: Value) -> Result<(), ApiError> {
+        let (caller, scope) = (&self.context.caller, self.scope.as_str());
+        let audit = &self.http.audit;
+        Ok(audit.record(caller, self.name, scope, detail).await?)
+    }
+
+    /// What the ledger answered to a recorded act. A refusal is recorded too, so that the log does not
+    /// tell of what was not done.
+    pub(super) async fn decided<T>(self, answer: Result<T, LedgerError>) -> Result<T, ApiError> {
+        let error = match answer {
+            Ok(done) => return Ok(done),
+            Err(error) => decision_error(error),
+        };
+        let detail = json!({ "refused": error.to_string() });
+        // Where the log cannot be written either, the answer is still about the act.
+        let _told = self.record(detail).await.is_ok();
+        Err(error)
+    }
 }
 
 /// The version with that number; none is the base model, which is always there.
@@ -78,21 +118,20 @@ pub(super) async fn known(
     scope: &Scope,
     version: PolicyVersion,
 ) -> Result<VersionView, ApiError> {
-    let view = http.versions.version(scope, version, 0).await;
-    let view = view.map_err(|e| ledger_error(&e))?;
+    let view = http.versions.version(scope, version, 0).await?;
     view.ok_or_else(|| unknown(version))
 }
 
 /// Publishes an older version again.
 pub(super) async fn restore(
-    http: &Http,
-    context: &RequestContext,
-    (act, scope, to): (&'static str, Scope, PolicyVersion),
+    act: Act<'_>,
+    to: PolicyVersion,
     body: ActBody,
 ) -> Result<VersionReply, ApiError> {
-    let wanted = usable(http, &scope, to).await?;
+    let Act { http, scope, .. } = act;
+    let wanted = usable(http, scope, to).await?;
     let heads = http.policies.get();
-    let served = heads.newest(&scope);
+    let served = heads.newest(scope);
     let is_served = match (&wanted, served) {
         (_, Some(served)) if served.version == to => true,
         (Some(wanted), Some(served)) => wanted.record.policy.digest == served.digest,
@@ -100,9 +139,9 @@ pub(super) async fn restore(
         (_, None) => true,
     };
     if is_served {
-        return Err(served_already(to, heads.trial(&scope)));
+        return Err(served_already(to, heads.trial(scope)));
     }
-    record(http, context, (act, &scope), json!({ "to": to })).await?;
+    act.record(json!({ "to": to })).await?;
     let order = Restore {
         scope: scope.clone(),
         to,
@@ -112,10 +151,10 @@ pub(super) async fn restore(
         now_ms: http.clock.now_ms(),
     };
     let restored = http.versions.restore(&order).await;
-    let policy = decided(http, context, (act, &scope), restored).await?;
+    let policy = act.decided(restored).await?;
     tracing::info!(version = policy.version.0, restores = to.0, "rolled back");
     publish(http, &policy);
-    Ok(view::lineage(http, &scope, policy.version).await?.version)
+    Ok(view::lineage(http, scope, policy.version).await?.version)
 }
 
 /// Why a version whose adapter is the newest one's is not published again: all sessions get it, or those
@@ -158,10 +197,11 @@ pub(super) async fn keep(
         usable(http, scope, version).await?;
     }
     let detail = json!({ "version": version });
-    record(http, context, ("version.pin", scope), detail).await?;
+    let act = Act::new(http, context, "version.pin", scope);
+    act.record(detail).await?;
     let now_ms = http.clock.now_ms();
     let pinned = http.versions.pin(scope, version, now_ms).await;
-    let pinned = decided(http, context, ("version.pin", scope), pinned).await?;
+    let pinned = act.decided(pinned).await?;
     if pinned.version > PolicyVersion::BASE {
         publish(http, &pinned);
         http.policies
@@ -176,9 +216,10 @@ pub(super) async fn let_go(
     context: &RequestContext,
     scope: &Scope,
 ) -> Result<HoldReply, ApiError> {
-    record(http, context, ("version.unpin", scope), json!({})).await?;
+    let act = Act::new(http, context, "version.unpin", scope);
+    act.record(json!({})).await?;
     let changed = http.versions.unpin(scope).await;
-    let changed = decided(http, context, ("version.unpin", scope), changed).await?;
+    let changed = act.decided(changed).await?;
     held(http, scope, changed).await
 }
 
@@ -187,49 +228,16 @@ pub(super) async fn learn_again(
     context: &RequestContext,
     scope: &Scope,
 ) -> Result<HoldReply, ApiError> {
-    record(http, context, ("learning.resume", scope), json!({})).await?;
+    let act = Act::new(http, context, "learning.resume", scope);
+    act.record(json!({})).await?;
     let changed = http.versions.resume(scope).await;
-    let changed = decided(http, context, ("learning.resume", scope), changed).await?;
+    let changed = act.decided(changed).await?;
     held(http, scope, changed).await
-}
-
-/// Enters an act on a scope into the audit log.
-pub(super) async fn record(
-    http: &Http,
-    context: &RequestContext,
-    (act, scope): (&'static str, &Scope),
-    detail: Value,
-) -> Result<(), ApiError> {
-    let scope = scope.as_str();
-    Ok(http
-        .audit
-        .record(&context.caller, act, scope, detail)
-        .await?)
-}
-
-/// What the ledger said to an act that [`record`] entered. A refusal is entered too, so that the log
-/// does not tell of what was not done.
-pub(super) async fn decided<T>(
-    http: &Http,
-    context: &RequestContext,
-    act: (&'static str, &Scope),
-    said: Result<T, LedgerError>,
-) -> Result<T, ApiError> {
-    let error = match said {
-        Ok(done) => return Ok(done),
-        Err(error) => error,
-    };
-    let error = decision_error(&error);
-    let detail = json!({ "refused": error.to_string() });
-    // Where the log cannot be written either, the answer is still about the act.
-    let _told = record(http, context, act, detail).await.is_ok();
-    Err(error)
 }
 
 /// What holds a scope now.
 pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<HoldReply, ApiError> {
-    let standing = http.versions.standing(scope).await;
-    let standing = standing.map_err(|e| ledger_error(&e))?;
+    let standing = http.versions.standing(scope).await?;
     Ok(HoldReply {
         object: "hold",
         current: http.policies.get().version(scope).0,
@@ -240,19 +248,6 @@ pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<Ho
     })
 }
 
-/// The scope that body or query name.
-pub(super) fn whose(
-    http: &Http,
-    context: &RequestContext,
-    body: &ActBody,
-    query: &UserQuery,
-) -> Result<Scope, ApiError> {
-    let user = body.user.as_deref().or(query.user.as_deref());
-    own_scope(http, context, user)
-}
-
-type UserOr = Result<Query<UserQuery>, QueryRejection>;
-
 /// Publishes an older version of the caller's policy again, as a new version; 0 is the base model.
 #[utoipa::path(
     post,
@@ -261,9 +256,6 @@ type UserOr = Result<Query<UserQuery>, QueryRejection>;
     request_body(content = ActBody, description = "May be left out"),
     responses(
         (status = 200, description = "The new version", body = VersionReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`already_served`, `pruned`, `tainted`, `conflict`", body = ErrorBody),
         (status = 503, body = ErrorBody),
@@ -271,16 +263,15 @@ type UserOr = Result<Query<UserQuery>, QueryRejection>;
 )]
 pub async fn roll_back(
     State(http): State<Arc<Http>>,
+    target: Target,
     context: RequestContext,
     Path(version): Path<String>,
-    query: UserOr,
     request: Request,
 ) -> Reply<VersionReply> {
-    let (to, query) = (number(&version)?, lists::query(query)?);
-    let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, &body, &query)?;
-    let wanted = (ROLLBACK, scope, to);
-    Ok(Json(restore(&http, &context, wanted, body).await?))
+    let to = number(&version)?;
+    let (scope, body) = target.act(&http, &context, request).await?;
+    let act = Act::new(&http, &context, "version.rollback", &scope);
+    Ok(Json(restore(act, to, body).await?))
 }
 
 /// Keeps a version of the caller's policy served: nothing newer is published until it is released.
@@ -292,9 +283,6 @@ pub async fn roll_back(
     request_body(content = ActBody, description = "May be left out"),
     responses(
         (status = 200, body = HoldReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`pruned`, `tainted`, `conflict`", body = ErrorBody),
         (status = 503, body = ErrorBody),
@@ -302,14 +290,13 @@ pub async fn roll_back(
 )]
 pub async fn pin(
     State(http): State<Arc<Http>>,
+    target: Target,
     context: RequestContext,
     Path(version): Path<String>,
-    query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let (version, query) = (number(&version)?, lists::query(query)?);
-    let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, &body, &query)?;
+    let version = number(&version)?;
+    let (scope, _) = target.act(&http, &context, request).await?;
     Ok(Json(keep(&http, &context, &scope, version).await?))
 }
 
@@ -320,23 +307,18 @@ pub async fn pin(
     params(("version" = u64, Path, description = "What was pinned"), UserQuery),
     responses(
         (status = 200, body = HoldReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn unpin(
     State(http): State<Arc<Http>>,
+    target: Target,
     context: RequestContext,
     Path(version): Path<String>,
-    query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
     number(&version)?;
-    let query = lists::query(query)?;
-    let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, &body, &query)?;
+    let (scope, _) = target.act(&http, &context, request).await?;
     Ok(Json(let_go(&http, &context, &scope).await?))
 }
 
@@ -348,20 +330,15 @@ pub async fn unpin(
     request_body(content = ActBody, description = "May be left out"),
     responses(
         (status = 200, body = HoldReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn resume(
     State(http): State<Arc<Http>>,
+    target: Target,
     context: RequestContext,
-    query: UserOr,
     request: Request,
 ) -> Reply<HoldReply> {
-    let query = lists::query(query)?;
-    let body = read_act(request, &http).await?;
-    let scope = whose(&http, &context, &body, &query)?;
+    let (scope, _) = target.act(&http, &context, request).await?;
     Ok(Json(learn_again(&http, &context, &scope).await?))
 }

@@ -2,8 +2,7 @@
 
 use axum::body::HttpBody;
 use axum::extract::Request;
-use hone_api_types::session::named_user;
-use hone_domain::{PolicyVersion, Scope};
+use hone_domain::PolicyVersion;
 use hone_ledger::LedgerError;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -11,9 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::Http;
 use crate::error::ApiError;
 use crate::lists;
-use crate::request_context::RequestContext;
 use crate::routes::auth::strict_body;
-use crate::routes::ledger_error;
 
 /// Whose versions, how many, from where on.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -48,7 +45,7 @@ pub struct ActBody {
 const NOTE_CHARS_MAX: usize = 500;
 
 /// The body of an act; an absent one is empty.
-pub(crate) async fn read_act(request: Request, http: &Http) -> Result<ActBody, ApiError> {
+pub(super) async fn read_act(request: Request, http: &Http) -> Result<ActBody, ApiError> {
     if request.body().is_end_stream() {
         return Ok(ActBody::default());
     }
@@ -57,7 +54,7 @@ pub(crate) async fn read_act(request: Request, http: &Http) -> Result<ActBody, A
     Ok(body)
 }
 
-pub(crate) fn check_note(note: Option<&str>) -> Result<(), ApiError> {
+pub(super) fn check_note(note: Option<&str>) -> Result<(), ApiError> {
     match note {
         Some(note) if note.chars().count() > NOTE_CHARS_MAX => Err(ApiError::invalid(
             "note",
@@ -67,41 +64,7 @@ pub(crate) fn check_note(note: Option<&str>) -> Result<(), ApiError> {
     }
 }
 
-/// Whose policy answers the caller, which they may share with others.
-pub(crate) fn answering_scope(http: &Http, context: &RequestContext, user: Option<&str>) -> Scope {
-    let user = user.filter(|u| !u.trim().is_empty());
-    http.rules.scope(&context.caller.owner, user).0
-}
-
-/// The caller's own scope, for what only they may see and decide.
-pub(crate) fn own_scope(
-    http: &Http,
-    context: &RequestContext,
-    user: Option<&str>,
-) -> Result<Scope, ApiError> {
-    match http.rules.scope(&context.caller.owner, named_user(user)?) {
-        (scope, None) => Ok(scope),
-        (_, Some(_)) => Err(ApiError::Forbidden {
-            code: "shared_policy",
-            message: "several people share this policy, so an admin decides about it; ask one, or \
-                      use /admin/v1/versions"
-                .to_owned(),
-        }),
-    }
-}
-
-/// Any scope by its text.
-pub(crate) fn any_scope(text: Option<&str>) -> Result<Scope, ApiError> {
-    let scope = text.map(Scope::from_stored).filter(|s| s.parts().is_some());
-    scope.ok_or_else(|| {
-        ApiError::invalid(
-            "scope",
-            "scope must be a scope's text as GET /admin/v1/scopes lists it",
-        )
-    })
-}
-
-pub(crate) fn number(text: &str) -> Result<PolicyVersion, ApiError> {
+pub(super) fn number(text: &str) -> Result<PolicyVersion, ApiError> {
     let number = text.parse().map_err(|_| {
         let shown: String = text.chars().take(40).collect();
         ApiError::invalid("version", format!("{shown:?} is not a version number"))
@@ -109,25 +72,25 @@ pub(crate) fn number(text: &str) -> Result<PolicyVersion, ApiError> {
     lists::version("version", number)
 }
 
-pub(crate) fn page_limit(limit: Option<usize>, default: usize) -> Result<usize, ApiError> {
+pub(super) fn page_limit(limit: Option<usize>, default: usize) -> Result<usize, ApiError> {
     lists::limit_up_to(1_000, limit.unwrap_or(default))
 }
 
-pub(crate) fn unknown(version: PolicyVersion) -> ApiError {
+pub(super) fn unknown(version: PolicyVersion) -> ApiError {
     ApiError::NotFound(format!(
         "no version {version} of this scope was published; GET /v1/versions or `hone versions list` \
          shows what was"
     ))
 }
 
-pub(crate) fn conflict(code: &'static str, message: String) -> ApiError {
+pub(super) fn conflict(code: &'static str, message: String) -> ApiError {
     ApiError::Conflict { code, message }
 }
 
 /// A decision that the ledger refused, or a failure to read it.
-pub(crate) fn decision_error(error: &LedgerError) -> ApiError {
+pub(super) fn decision_error(error: LedgerError) -> ApiError {
     match error {
         LedgerError::Conflict(what) => conflict("conflict", format!("{what}; look again")),
-        error => ledger_error(error),
+        error => error.into(),
     }
 }

@@ -10,19 +10,19 @@ use hone_domain::{
 };
 use hone_serve::Answer;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use super::act::usable;
-use super::own_scope;
+use super::act::{Act, usable};
+use super::target::Target;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
+use crate::routes::Reply;
 use crate::routes::auth::strict;
 use crate::routes::talk::{of_prompt, serving};
-use crate::routes::{Reply, ledger_error};
 use hone_accounts::Caller;
 use hone_accounts::rate_limit::UsageRecorder;
 use hone_api_types::content::Reader;
@@ -107,29 +107,29 @@ struct Prompt {
     request_body = CompareBody,
     responses(
         (status = 200, body = Comparison),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`pruned`", body = ErrorBody),
-        (status = 408, body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
-        (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn compare(
     State(http): State<Arc<Http>>,
+    target: Target,
     context: RequestContext,
     request: Request,
 ) -> Reply<Comparison> {
     let body: CompareBody = strict(&http, request).await?;
-    let scope = own_scope(&http, &context, body.user.as_deref())?;
+    let scope = target.scope(&http, &context, body.user.as_deref(), body.scope.as_deref())?;
+    if target == Target::Any {
+        // Whoever compares reads what somebody asked and what they were told.
+        let detail = json!({"a": body.a, "b": body.b});
+        let act = Act::new(&http, &context, "version.compare", &scope);
+        act.record(detail).await?;
+    }
     Ok(Json(side_by_side(&http, &context, &scope, &body).await?))
 }
 
-pub(super) async fn side_by_side(
+async fn side_by_side(
     http: &Http,
     context: &RequestContext,
     scope: &Scope,
@@ -246,12 +246,12 @@ async fn recent(http: &Http, scope: &Scope, count: usize) -> Result<Vec<Prompt>,
     prompts_wanted(count, "recent")?;
     let rows = http.ledger.turns(Some(scope), TURNS_LOOKED_AT).await;
     let mut prompts: Vec<Prompt> = Vec::new();
-    for row in rows.map_err(|e| ledger_error(&e))? {
+    for row in rows? {
         if prompts.len() >= count {
             break;
         }
         let view = http.ledger.turn(row.id).await;
-        let Some(view) = view.map_err(|e| ledger_error(&e))? else {
+        let Some(view) = view? else {
             continue;
         };
         let turn = view.turn;

@@ -12,14 +12,16 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::act::{self, Act};
+use super::common::{check_note, conflict};
+use super::target::any_scope;
 use super::view::{self, VersionReply};
-use super::{act, any_scope, check_note, conflict};
 use crate::Http;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
+use crate::routes::Reply;
 use crate::routes::auth::check_no_parameters;
-use crate::routes::{Reply, ledger_error};
 
 /// How the audit log calls it.
 const IMPORT: &str = "version.import";
@@ -124,7 +126,9 @@ async fn publish(
         let removing = http.clone();
         aside(move || removing.importer.remove(&blob)).await?;
     }
-    let policy = act::decided(http, context, (IMPORT, &scope), published).await?;
+    let policy = Act::new(http, context, IMPORT, &scope)
+        .decided(published)
+        .await?;
     tracing::info!(version = policy.version.0, "imported");
     act::publish(http, &policy);
     let version = view::lineage(http, &scope, policy.version).await?.version;
@@ -140,7 +144,7 @@ async fn read(
     let object = read_json(request, http.import_limits()).await?;
     let wish = aside(move || Wish::of(object.strictly()?)).await??;
     let standing = http.versions.standing(&wish.scope).await;
-    check_free(&standing.map_err(|error| ledger_error(&error))?)?;
+    check_free(&standing?)?;
     let (checking, Wish { scope, note, given }) = (http.clone(), wish);
     let checked = aside(move || {
         let checked = checking.importer.check(&scope, given);
@@ -159,12 +163,7 @@ async fn read(
     responses(
         (status = 200, description = "The new version", body = VersionReply),
         (status = 400, description = "The adapter does not fit, or the body is wrong", body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
-        (status = 408, body = ErrorBody),
         (status = 409, description = "`already_served`, `conflict`, `no_model`", body = ErrorBody),
-        (status = 413, body = ErrorBody),
-        (status = 415, body = ErrorBody),
         (status = 503, description = "`busy`, `not_stored`, `ledger_failed`", body = ErrorBody),
     )
 )]
@@ -191,6 +190,7 @@ pub async fn import_adapter(
         ));
     }
     let detail = json!({ "digest": checked.digest, "adapter": checked.report["imported"] });
-    act::record(&http, &context, (IMPORT, &scope), detail).await?;
+    let act = Act::new(&http, &context, IMPORT, &scope);
+    act.record(detail).await?;
     publish(&http, &context, scope, note, checked).await
 }

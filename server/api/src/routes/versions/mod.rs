@@ -1,51 +1,36 @@
-//! Published versions: list, lineage, rollback, pin, trial, compare, import; a caller's own under `/v1`, any
-//! scope's under `/admin/v1`.
+//! Published versions: list, lineage, rollback, pin, trial, compare, import. A caller's own are under `/v1`, any
+//! scope's under `/admin/v1`; both are one handler with a [`target::Target`].
 
 pub mod act;
-pub mod any;
 mod common;
 pub mod compare;
 pub mod import;
+pub mod scopes;
 pub mod series;
+mod target;
 pub mod trial;
 pub mod view;
 
-use std::sync::Arc;
-
-use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::Http;
+use super::register::Routes;
+use crate::rights::Right::{AdminRead, AdminWrite};
+use crate::rights::Work::{Compare, Plain};
 
-pub use common::{ActBody, ListQuery};
-pub(super) use common::{
-    answering_scope, any_scope, check_note, conflict, decision_error, number, own_scope,
-    page_limit, read_act, unknown,
-};
-
-/// All routes about versions.
-pub fn all() -> OpenApiRouter<Arc<Http>> {
-    OpenApiRouter::new()
-        .routes(routes!(view::list_versions))
-        .routes(routes!(view::get_version))
-        .routes(routes!(act::roll_back))
-        .routes(routes!(act::pin, act::unpin))
-        .routes(routes!(act::resume))
-        .routes(routes!(trial::try_out))
-        .routes(routes!(trial::promote))
-        .routes(routes!(trial::retire, trial::unretire))
-        .routes(routes!(compare::compare))
-        .routes(routes!(any::list_scopes))
-        .routes(routes!(any::list_refusals))
-        .routes(routes!(any::list_versions_of))
-        .routes(routes!(series::version_series))
-        .routes(routes!(import::import_adapter))
-        .routes(routes!(any::get_version_of))
-        .routes(routes!(any::roll_back_of))
-        .routes(routes!(any::pin_of, any::unpin_of))
-        .routes(routes!(any::resume_of))
-        .routes(routes!(trial::try_out_of))
-        .routes(routes!(trial::promote_of))
-        .routes(routes!(trial::retire_of, trial::unretire_of))
-        .routes(routes!(any::compare_of))
+/// Adds all routes about versions.
+pub fn add_to(routes: Routes) -> Routes {
+    routes
+        .add_own_and_any(Plain, routes!(view::list_versions))
+        .add_own_and_any(Plain, routes!(view::get_version))
+        .add_own_and_any(Plain, routes!(act::roll_back))
+        .add_own_and_any(Plain, routes!(act::pin, act::unpin))
+        .add_own_and_any(Plain, routes!(act::resume))
+        .add_own_and_any(Plain, routes!(trial::try_out))
+        .add_own_and_any(Plain, routes!(trial::promote))
+        .add_own_and_any(Plain, routes!(trial::retire, trial::unretire))
+        .add_own_and_any(Compare, routes!(compare::compare))
+        .add(AdminRead, routes!(scopes::list_scopes))
+        .add(AdminRead, routes!(scopes::list_refusals))
+        .add(AdminRead, routes!(series::version_series))
+        .add(AdminWrite, routes!(import::import_adapter))
 }

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::any_scope;
+use super::target::any_scope;
 use crate::error::{ApiError, ErrorBody};
-use crate::routes::{Reply, ledger_error};
+use crate::routes::Reply;
 use crate::{Http, lists};
 
 /// Most names of one request.
@@ -158,8 +158,7 @@ async fn gather(
     span: Span,
     names: &[String],
 ) -> Result<Vec<Vec<Gathered>>, ApiError> {
-    let scores = http.ledger.scores_by_version(scope).await;
-    let scores = scores.map_err(|e| ledger_error(&e))?;
+    let scores = http.ledger.scores_by_version(scope).await?;
     let mut gathered = vec![vec![Gathered::default(); span.points()]; names.len()];
     let mut before = span.to.saturating_add(1);
     while before > span.from {
@@ -167,8 +166,7 @@ async fn gather(
             limit: PIECE,
             before: i64::try_from(before).ok(),
         };
-        let records = http.versions.version_page(scope, page).await;
-        let records = records.map_err(|e| ledger_error(&e))?;
+        let records = http.versions.version_page(scope, page).await?;
         let Some(last) = records.last() else { break };
         before = last.policy.version.0;
         for record in &records {
@@ -195,9 +193,6 @@ async fn gather(
     params(VersionSeriesQuery),
     responses(
         (status = 200, body = VersionSeriesReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
+use axum::http::Uri;
 use hone_domain::{PolicyVersion, Scope};
-use hone_ledger::{PolicyRecord, Standing, Window};
+use hone_ledger::{Arm, PolicyRecord, Standing, Window};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::trial::{TrialReply, trial_reply};
-use super::{ListQuery, answering_scope, number, own_scope, page_limit, unknown};
+use super::common::{ListQuery, number, page_limit, unknown};
+use super::target::Target;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
-use crate::routes::{Reply, ledger_error};
+use crate::routes::Reply;
+use hone_api_types::List;
 use hone_api_types::learning::UserQuery;
 
 /// Most samples of one version that are listed.
@@ -72,19 +74,77 @@ pub struct VersionReply {
 /// Versions of a scope, newest first.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VersionList {
-    /// Always `list`.
-    pub object: &'static str,
+    /// The versions.
+    #[serde(flatten)]
+    pub page: List<VersionReply, u64>,
     /// The version that new requests get; 0 is the base model.
     pub current: u64,
-    /// The versions.
-    pub data: Vec<VersionReply>,
-    /// What to send as `before` for older ones; null at the end.
-    pub next: Option<u64>,
     /// What holds the scope: a pin, a trip, a trial.
     #[schema(value_type = Object)]
     pub standing: Standing,
     /// The trial, with what both sides have done.
     pub trial: Option<TrialReply>,
+}
+
+/// A version on trial.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct TrialReply {
+    /// On trial.
+    pub version: u64,
+    /// What the other sessions get.
+    pub proven: u64,
+    /// Share of the sessions that it answers.
+    pub share: f64,
+    /// Since when, in milliseconds since the Unix epoch.
+    pub since_ms: i64,
+    /// What both have done since then; what is on trial first.
+    pub arms: Vec<ArmReply>,
+}
+
+/// What one side of a trial has done since it began.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ArmReply {
+    /// The version that answered.
+    pub version: u64,
+    /// Answers.
+    pub turns: u64,
+    /// How many of them have a verdict with a score.
+    pub scored_turns: u64,
+    /// How many of these are below 0.
+    pub complaints: u64,
+    /// Mean score.
+    pub mean_score: Option<f64>,
+}
+
+impl From<Arm> for ArmReply {
+    fn from(arm: Arm) -> Self {
+        Self {
+            version: arm.version.0,
+            turns: arm.turns,
+            scored_turns: arm.scored_turns,
+            complaints: arm.complaints,
+            mean_score: arm.mean_score,
+        }
+    }
+}
+
+/// The trial of a scope with what both sides have done.
+pub(super) async fn trial_reply(
+    http: &Http,
+    scope: &Scope,
+    standing: &Standing,
+) -> Result<Option<TrialReply>, ApiError> {
+    let Some(trial) = &standing.trial else {
+        return Ok(None);
+    };
+    let arms = http.versions.arms(scope, trial).await?;
+    Ok(Some(TrialReply {
+        version: trial.version.0,
+        proven: trial.proven.0,
+        share: trial.share,
+        since_ms: trial.since_ms,
+        arms: arms.map(ArmReply::from).into(),
+    }))
 }
 
 /// A turn that a version learned from.
@@ -114,7 +174,8 @@ type Score = (PolicyVersion, f64, u64);
 
 pub(super) fn reply(
     record: PolicyRecord,
-    (standing, current): (&Standing, PolicyVersion),
+    standing: &Standing,
+    current: PolicyVersion,
     scores: &[Score],
 ) -> VersionReply {
     let version = record.policy.version;
@@ -154,25 +215,20 @@ pub(super) async fn list(
         before: query.before,
     };
     // Before the list: where a trial has ended, what it left is in the list.
-    let standing = http.versions.standing(scope).await;
-    let standing = standing.map_err(|e| ledger_error(&e))?;
-    let records = http.versions.version_page(scope, page).await;
-    let records = records.map_err(|e| ledger_error(&e))?;
+    let standing = http.versions.standing(scope).await?;
+    let records = http.versions.version_page(scope, page).await?;
     let last = records.last().filter(|_| records.len() == page.limit);
     let next = last
         .map(|record| record.policy.version.0)
         .filter(|v| *v > 1);
-    let scores = http.ledger.scores_by_version(scope).await;
-    let scores = scores.map_err(|e| ledger_error(&e))?;
+    let scores = http.ledger.scores_by_version(scope).await?;
     let current = http.policies.get().version(scope);
     let data = records
         .into_iter()
-        .map(|record| reply(record, (&standing, current), &scores));
+        .map(|record| reply(record, &standing, current, &scores));
     Ok(VersionList {
-        object: "list",
+        page: List::page(data.collect(), next),
         current: current.0,
-        data: data.collect(),
-        next,
         trial: trial_reply(http, scope, &standing).await?,
         standing,
     })
@@ -184,13 +240,10 @@ pub(super) async fn lineage(
     scope: &Scope,
     version: PolicyVersion,
 ) -> Result<LineageReply, ApiError> {
-    let view = http.versions.version(scope, version, SAMPLES_MAX).await;
-    let view = view.map_err(|e| ledger_error(&e))?;
+    let view = http.versions.version(scope, version, SAMPLES_MAX).await?;
     let view = view.ok_or_else(|| unknown(version))?;
-    let scores = http.ledger.scores_by_version(scope).await;
-    let scores = scores.map_err(|e| ledger_error(&e))?;
-    let standing = http.versions.standing(scope).await;
-    let standing = standing.map_err(|e| ledger_error(&e))?;
+    let scores = http.ledger.scores_by_version(scope).await?;
+    let standing = http.versions.standing(scope).await?;
     let current = http.policies.get().version(scope);
     let turns = view.samples.iter().map(|sample| SampleReply {
         turn_id: sample.turn.prefixed(),
@@ -198,7 +251,7 @@ pub(super) async fn lineage(
     });
     Ok(LineageReply {
         turns: turns.collect(),
-        version: reply(view.record, (&standing, current), &scores),
+        version: reply(view.record, &standing, current, &scores),
         lineage: view.lineage.iter().map(|v| v.0).collect(),
         children: view.children.iter().map(|v| v.0).collect(),
     })
@@ -211,19 +264,17 @@ pub(super) async fn lineage(
     params(ListQuery),
     responses(
         (status = 200, body = VersionList),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_versions(
     State(http): State<Arc<Http>>,
+    target: Target,
     context: RequestContext,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Reply<VersionList> {
     let query = lists::query(query)?;
-    let scope = answering_scope(&http, &context, query.user.as_deref());
+    let scope = target.listed(&http, &context, &query)?;
     Ok(Json(list(&http, &scope, &query).await?))
 }
 
@@ -234,20 +285,17 @@ pub async fn list_versions(
     params(("version" = u64, Path, description = "Its number"), UserQuery),
     responses(
         (status = 200, body = LineageReply),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn get_version(
     State(http): State<Arc<Http>>,
+    target: Target,
     context: RequestContext,
     Path(version): Path<String>,
-    query: Result<Query<UserQuery>, QueryRejection>,
+    uri: Uri,
 ) -> Reply<LineageReply> {
-    let query = lists::query(query)?;
-    let scope = own_scope(&http, &context, query.user.as_deref())?;
+    let scope = target.read(&http, &context, &uri)?;
     Ok(Json(lineage(&http, &scope, number(&version)?).await?))
 }

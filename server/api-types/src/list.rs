@@ -1,0 +1,43 @@
+//! The one form of a list.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Where the next page of a list begins; of no meaning to clients.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Cursor(String);
+
+impl From<String> for Cursor {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct List<T, C = Cursor> {
+    /// Always `list`.
+    pub object: &'static str,
+    /// The rows. A page may hold fewer than asked for although there are more: `next` decides.
+    pub data: Vec<T>,
+    /// Send it as `before` to get the next page; null where there is nothing more.
+    pub next: Option<C>,
+}
+
+impl<T, C> List<T, C> {
+    /// A page with its cursor.
+    pub fn page(data: Vec<T>, next: Option<impl Into<C>>) -> Self {
+        Self {
+            object: "list",
+            data,
+            next: next.map(Into::into),
+        }
+    }
+}
+
+impl<T> List<T> {
+    /// A list that is one page.
+    pub fn whole(rows: impl IntoIterator<Item = T>) -> Self {
+        Self::page(rows.into_iter().collect(), None::<Cursor>)
+    }
+}
