@@ -4,13 +4,14 @@
 
 use std::fmt::Write as _;
 
-use hone_domain::Loop;
-use hone_runtime::{LoopPhase, LoopStatus};
-use hone_serve::{EngineStats, HistogramSnapshot};
+use hone_serve::EngineStats;
 
 use super::Http;
-use hone_inference::InferenceService;
+use hone_inference::{COUNTERS, InferenceService};
 use hone_monitor::funnel::funnel;
+use hone_monitor::numbers::{
+    DISTRIBUTIONS, Distribution, ENGINE, ENGINE_DERIVED, GATEWAY, LOOPS, Number,
+};
 use hone_monitor::traffic::BOUNDS_S;
 
 /// A page in the text format 0.0.4.
@@ -46,14 +47,23 @@ impl Page {
         self.line(format_args!(" {value}"));
     }
 
-    fn one(&mut self, (name, kind, help): (&str, &str, &str), value: f64) {
-        self.family(name, kind, help);
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help);
         self.value(name, &[], value);
     }
 
-    /// A histogram whose values are counted in `1 / scale` of the exported unit.
-    fn histogram(&mut self, (name, help): (&str, &str), snapshot: &HistogramSnapshot, scale: f64) {
-        self.family(name, "histogram", help);
+    /// A number of the registry, where it is in this page.
+    fn number<S>(&mut self, number: &Number<S>, source: &S) {
+        let Some(name) = number.metric else { return };
+        self.family(name, number.kind.as_str(), number.help);
+        let value = number.metric_value(source);
+        self.value(name, &[], if value.is_nan() { 0.0 } else { value });
+    }
+
+    fn distribution(&mut self, distribution: &Distribution, stats: &EngineStats) {
+        let (name, scale) = (distribution.metric, distribution.unit.per_metric());
+        let snapshot = (distribution.read)(stats);
+        self.family(name, "histogram", distribution.help);
         let bucket = format!("{name}_bucket");
         for (upper, below) in snapshot.cumulative() {
             let le = format!("{}", upper as f64 / scale);
@@ -112,80 +122,20 @@ fn traffic(page: &mut Page, http: &Http) {
             durations.count as f64,
         );
     }
-    page.one(
-        (
-            "http_requests_in_flight",
-            "gauge",
-            "Requests without reply headers yet.",
-        ),
+    page.gauge(
+        "http_requests_in_flight",
+        "Requests without reply headers yet.",
         http.traffic.in_flight() as f64,
     );
 }
 
-/// One number of the engine: name, type, help, and where it is read.
-type EngineRow = (
-    &'static str,
-    &'static str,
-    &'static str,
-    fn(&EngineStats) -> f64,
-);
-
-#[rustfmt::skip]
-const ENGINE: &[EngineRow] = &[
-    ("num_requests_running", "gauge", "Requests in the batch.", |s| s.running as f64),
-    ("num_requests_waiting", "gauge", "Requests in the waiting line.", |s| s.waiting as f64),
-    ("requests_waiting_limit", "gauge", "Places in the waiting line.", |s| s.waiting_limit as f64),
-    ("kv_cache_usage_perc", "gauge", "Share of key-value blocks in use, 0 to 1.", |s| s.kv_blocks_used as f64 / s.kv_blocks_total.max(1) as f64),
-    ("prompt_tokens_total", "counter", "Prompt tokens of admitted requests.", |s| s.prompt_tokens_total as f64),
-    ("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", |s| s.prompt_tokens_total as f64),
-    ("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", |s| s.cached_prompt_tokens_total as f64),
-    ("generation_tokens_total", "counter", "Tokens sampled.", |s| s.completion_tokens_total as f64),
-    ("draft_tokens_total", "counter", "Tokens of drafts that were computed (speculative decoding).", |s| s.draft_tokens_total as f64),
-    ("draft_tokens_accepted_total", "counter", "Of these, tokens that were drawn as well.", |s| s.draft_tokens_accepted_total as f64),
-    ("scored_tokens_total", "counter", "Tokens of known completions that were scored.", |s| s.scored_tokens_total as f64),
-    ("engine_steps_total", "counter", "Steps computed.", |s| s.steps_total as f64),
-    ("engine_step_failures_total", "counter", "Steps that failed.", |s| s.step_failures_total as f64),
-    ("requests_total", "counter", "Requests accepted by the engine.", |s| s.requests_total as f64),
-    ("requests_overloaded_total", "counter", "Requests refused because the line was full.", |s| s.overloaded_total as f64),
-    ("requests_cancelled_total", "counter", "Requests whose client left.", |s| s.cancelled_total as f64),
-    ("requests_failed_total", "counter", "Requests that failed in the engine.", |s| s.failed_total as f64),
-    ("num_preemptions_total", "counter", "Requests paused for lack of blocks.", |s| s.preemptions_total as f64),
-    ("kv_blocks_copied_total", "counter", "Blocks of a prompt's end that were copied from another completion of it.", |s| s.kv_blocks_copied_total as f64),
-    ("policy_swaps_total", "counter", "Newer versions taken while serving.", |s| s.swaps_total as f64),
-    ("prewarm_tokens_total", "counter", "Prompt tokens computed under a newer version before it served.", |s| s.prewarm_tokens_total as f64),
-    ("prewarm_cold_tokens_total", "counter", "Tokens of reusable prefixes that were cold after a swap.", |s| s.prewarm_cold_tokens_total as f64),
-    ("prewarm_cold_swaps_total", "counter", "Swaps after which some were cold.", |s| s.prewarm_cold_swaps_total as f64),
-    ("policy_identity_failures_total", "counter", "Adapters that were not what was published.", |s| s.identity_failures_total as f64),
-    ("policy_identity_checks_total", "counter", "Proofs that an adapter in memory is what was published.", |s| s.identity_checks_total as f64),
-    ("policy_unproven_total", "counter", "Loaded adapters that carry no probe.", |s| s.adapters_unproven_total as f64),
-    ("policy_swap_failures_total", "counter", "Adapters that could not be loaded.", |s| s.swap_failures_total as f64),
-    ("policy_last_swap_seconds", "gauge", "Time between two steps that the last swap took.", |s| s.last_swap_us as f64 / 1e6),
-    ("adapters_resident", "gauge", "Adapters in memory.", |s| s.adapters_resident as f64),
-    ("adapter_bytes", "gauge", "Bytes of adapters in memory.", |s| s.adapter_bytes as f64),
-];
-
 fn engine(page: &mut Page, stats: &EngineStats) {
-    for (name, kind, help, read) in ENGINE {
-        page.one((name, kind, help), read(stats));
+    for number in ENGINE.iter().chain(ENGINE_DERIVED) {
+        page.number(number, stats);
     }
-    let us = 1e6;
-    let ttft = ("time_to_first_token_seconds", "From ask to first token.");
-    page.histogram(ttft, &stats.ttft_us, us);
-    let gap = (
-        "inter_token_latency_seconds",
-        "Between two tokens of a request.",
-    );
-    page.histogram(gap, &stats.token_gap_us, us);
-    page.histogram(
-        ("engine_step_seconds", "Time of a step."),
-        &stats.step_us,
-        us,
-    );
-    page.histogram(
-        ("engine_batch_rows", "Requests per step."),
-        &stats.batch_rows,
-        1.0,
-    );
+    for distribution in DISTRIBUTIONS {
+        page.distribution(distribution, stats);
+    }
 }
 
 fn completions(page: &mut Page, http: &Http, inference: &InferenceService) {
@@ -225,58 +175,22 @@ fn completions(page: &mut Page, http: &Http, inference: &InferenceService) {
     for (how, count) in counters.binds() {
         page.value("binds_total", &[("how", how)], count as f64);
     }
-    counters_page(page, http, inference);
-}
-
-#[rustfmt::skip]
-fn counters_page(page: &mut Page, http: &Http, inference: &InferenceService) {
-    let counters = &inference.counters;
-    let rows = [
-        ("prompts_reused_total", "Prompts that began with a recorded turn's exact tokens.", &counters.prompts_reused),
-        ("prompts_mismatched_total", "Prompts whose text differed from the recorded turn's.", &counters.prompts_mismatched),
-        ("prompt_tokens_reused_total", "Prompt tokens taken over from recorded turns.", &counters.tokens_reused),
-        ("collect_notes_dropped_total", "Next states and session ends that found the queue full.", &counters.notes_dropped),
-        ("turns_unnoted_total", "Turns that are not collected, and could not be noted as such.", &counters.late_unnoted),
-        ("completions_failed_total", "Completions that failed.", &counters.failed),
-    ];
-    for (name, help, counter) in rows {
-        page.one((name, "counter", help), counter.get() as f64);
+    for number in COUNTERS {
+        page.number(number, counters);
     }
-    page.one(("completions_live", "gauge", "Completions under way."), inference.live.count() as f64);
-    page.one(("sessions", "gauge", "Sessions remembered."), inference.sessions() as f64);
-    let scopes = http.policies.get().len() as f64;
-    page.one(("scopes_with_policy", "gauge", "Scopes with a published policy."), scopes);
+    for number in GATEWAY {
+        page.number(number, &http.gateway());
+    }
 }
-
-/// One number of every loop: name, type, help, and where it is read.
-type LoopRow = (
-    &'static str,
-    &'static str,
-    &'static str,
-    fn(&LoopStatus) -> f64,
-);
-
-#[rustfmt::skip]
-const LOOPS: &[LoopRow] = &[
-    ("loop_up", "gauge", "1 while the loop runs.", |s| f64::from(s.state == LoopPhase::Running)),
-    ("loop_paused", "gauge", "1 while the loop is switched off.", |s| f64::from(s.state == LoopPhase::Paused)),
-    ("loop_steps_total", "counter", "Steps taken.", |s| s.steps as f64),
-    ("loop_restarts_total", "counter", "Restarts after a failure.", |s| s.restarts as f64),
-    ("loop_queue_depth", "gauge", "Values waiting in the inbox.", |s| s.queue_depth as f64),
-    ("loop_queue_dropped_total", "counter", "Values the inbox dropped.", |s| s.queue_dropped as f64),
-    ("loop_last_step_timestamp_seconds", "gauge", "When the last step was taken.", |s| s.last_step_ms as f64 / 1e3),
-];
-
-/// What the work beside the loops has of these.
-const BESIDE: [&str; 2] = ["loop_up", "loop_restarts_total"];
 
 fn loops(page: &mut Page, http: &Http) {
     let registry = http.registry.snapshot();
-    for (name, kind, help, read) in LOOPS {
-        page.family(name, kind, help);
-        let told = |one: &str| BESIDE.contains(name) || Loop::named(one).is_some();
-        for (one, status) in registry.iter().filter(|(one, _)| told(one)) {
-            page.value(name, &[("loop", one)], read(status));
+    for of_every in LOOPS {
+        let number = &of_every.number;
+        let Some(name) = number.metric else { continue };
+        page.family(name, number.kind.as_str(), number.help);
+        for (one, status) in registry.iter().filter(|(one, _)| of_every.is_of(one)) {
+            page.value(name, &[("loop", one)], number.metric_value(status));
         }
     }
     page.family(
@@ -297,13 +211,10 @@ fn loops(page: &mut Page, http: &Http) {
 
 fn process(page: &mut Page, http: &Http) {
     let uptime = http.started.elapsed().as_secs_f64();
-    page.one(("uptime_seconds", "gauge", "Time since the start."), uptime);
+    page.gauge("uptime_seconds", "Time since the start.", uptime);
     #[cfg(target_os = "linux")]
     if let Some(bytes) = resident_bytes() {
-        page.one(
-            ("process_resident_memory_bytes", "gauge", "Resident memory."),
-            bytes,
-        );
+        page.gauge("process_resident_memory_bytes", "Resident memory.", bytes);
     }
 }
 

@@ -29,6 +29,7 @@ use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
 use hone_inference::learning::Rules;
 use hone_inference::paired::Paired;
+use hone_monitor::numbers::GatewayStatus;
 use hone_monitor::traffic::Traffic;
 use hone_monitor::watch::{Serving, Sources, Watch};
 
@@ -174,6 +175,16 @@ impl Http {
                 .clone()
                 .map(|inference| inference as Arc<dyn Serving>),
             is_draining: Arc::new(move || life.is_draining()),
+        }
+    }
+
+    /// What the gateway holds now.
+    pub fn gateway(&self) -> GatewayStatus {
+        let inference = self.inference.as_ref();
+        GatewayStatus {
+            scopes_with_policy: self.policies.get().len(),
+            sessions: inference.map_or(0, |inference| inference.sessions()),
+            completions_live: inference.map_or(0, |inference| inference.live.count()),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hone_domain::{BindHow, Reason, Receipt, StopReason};
+use hone_monitor::numbers::Number;
 
 /// One rising number.
 #[derive(Debug, Default)]
@@ -41,6 +42,17 @@ pub struct InferenceCounters {
     /// Completions that failed.
     pub failed: Counter,
 }
+
+/// Those that are one number each, as `/metrics` has them.
+#[rustfmt::skip]
+pub const COUNTERS: &[Number<InferenceCounters>] = &[
+    Number::counter("prompts_reused_total", "Prompts that began with a recorded turn's exact tokens.", |c| c.prompts_reused.get() as f64),
+    Number::counter("prompts_mismatched_total", "Prompts whose text differed from the recorded turn's.", |c| c.prompts_mismatched.get() as f64),
+    Number::counter("prompt_tokens_reused_total", "Prompt tokens taken over from recorded turns.", |c| c.tokens_reused.get() as f64),
+    Number::counter("collect_notes_dropped_total", "Next states and session ends that found the queue full.", |c| c.notes_dropped.get() as f64),
+    Number::counter("turns_unnoted_total", "Turns that are not collected, and could not be noted as such.", |c| c.late_unnoted.get() as f64),
+    Number::counter("completions_failed_total", "Completions that failed.", |c| c.failed.get() as f64),
+];
 
 const BINDS: [BindHow; 5] = [
     BindHow::Key,

@@ -53,7 +53,7 @@ use hone_monitor::watch::Serving;
 pub use arguments::{Kinds, NOTES, named};
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use conduct::{Choice, Ended, Piece};
-pub use counters::{Counter, InferenceCounters};
+pub use counters::{COUNTERS, Counter, InferenceCounters};
 pub use error::OpenError;
 pub use fair_semaphore::{FairPermit, FairSemaphore};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};

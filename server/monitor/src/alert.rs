@@ -27,13 +27,6 @@ pub struct Alert {
     pub what_to_do: String,
 }
 
-impl Alert {
-    /// Whether it tells of something that happened, not of something that lasts.
-    pub fn is_event(&self) -> bool {
-        ["overloaded", "turns_dropped", "adapter_loads_failed"].contains(&self.id.as_str())
-    }
-}
-
 /// An alert with the time since when it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Since {

@@ -6,6 +6,7 @@
 pub mod alert;
 pub mod funnel;
 pub mod in_place;
+pub mod numbers;
 pub mod telemetry;
 pub mod traffic;
 pub mod troubles;

@@ -26,6 +26,7 @@ use hone_accounts::Caller;
 use hone_api_types::under_way::UnderWayReply;
 use hone_domain::Loop;
 use hone_inference::computed::Computed;
+use hone_monitor::numbers::{EngineStatus, GatewayStatus};
 
 /// Longest that a status waits for the ledger's counts.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,43 +50,6 @@ pub struct ModelStatus {
     pub vocab: usize,
     /// What computes it, and how; null without the built-in engine.
     pub computed: Option<Computed>,
-}
-
-/// What the engine counts.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct EngineStatus {
-    /// Requests in the batch.
-    pub running: usize,
-    /// Requests in the waiting line.
-    pub waiting: usize,
-    /// Key-value blocks in use.
-    pub kv_blocks_used: usize,
-    /// All key-value blocks.
-    pub kv_blocks_total: usize,
-    /// Prompt tokens of admitted requests.
-    pub prompt_tokens_total: u64,
-    /// Of these, tokens found in the prefix cache.
-    pub cached_prompt_tokens_total: u64,
-    /// Tokens sampled.
-    pub completion_tokens_total: u64,
-    /// Requests accepted.
-    pub requests_total: u64,
-    /// Requests that failed.
-    pub failed_total: u64,
-    /// Requests whose client left.
-    pub cancelled_total: u64,
-    /// Newer versions taken while serving.
-    pub swaps_total: u64,
-    /// Loads that failed.
-    pub swap_failures_total: u64,
-    /// Adapters that were not what was published, when loaded or later.
-    pub identity_failures_total: u64,
-    /// Adapters in memory.
-    pub adapters_resident: usize,
-    /// Microseconds between two tokens of a request that 99 of 100 do not exceed.
-    pub token_gap_p99_us: u64,
-    /// Microseconds from ask to first token that half do not exceed.
-    pub ttft_p50_us: u64,
 }
 
 /// The whole process at a glance.
@@ -112,12 +76,9 @@ pub struct StatusReply {
     /// How many turns are where; null if the ledger did not answer in time.
     #[schema(value_type = Option<Object>)]
     pub ledger: Option<LedgerCounts>,
-    /// Scopes with a published policy.
-    pub scopes_with_policy: usize,
-    /// Sessions remembered.
-    pub sessions: usize,
-    /// Completions under way.
-    pub completions_live: usize,
+    /// What the gateway holds.
+    #[serde(flatten)]
+    pub gateway: GatewayStatus,
     /// The training job under way; null where there is none.
     pub learning: Option<JobStatus>,
 }
@@ -140,25 +101,8 @@ fn job(http: &Http) -> Option<JobStatus> {
 }
 
 fn engine(http: &Http) -> Option<EngineStatus> {
-    let stats = http.inference.as_ref()?.backend.stats();
-    Some(EngineStatus {
-        running: stats.running,
-        waiting: stats.waiting,
-        kv_blocks_used: stats.kv_blocks_used,
-        kv_blocks_total: stats.kv_blocks_total,
-        prompt_tokens_total: stats.prompt_tokens_total,
-        cached_prompt_tokens_total: stats.cached_prompt_tokens_total,
-        completion_tokens_total: stats.completion_tokens_total,
-        requests_total: stats.requests_total,
-        failed_total: stats.failed_total,
-        cancelled_total: stats.cancelled_total,
-        swaps_total: stats.swaps_total,
-        swap_failures_total: stats.swap_failures_total,
-        identity_failures_total: stats.identity_failures_total,
-        adapters_resident: stats.adapters_resident,
-        token_gap_p99_us: stats.token_gap_us.quantile(0.99),
-        ttft_p50_us: stats.ttft_us.quantile(0.5),
-    })
+    let inference = http.inference.as_ref()?;
+    Some(EngineStatus::from(&inference.backend.stats()))
 }
 
 /// The whole process at a glance.
@@ -192,7 +136,6 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
             computed: http.computed.clone(),
         }
     });
-    let inference = http.inference.as_ref();
     let loops = http.registry.snapshot();
     Json(StatusReply {
         version: env!("CARGO_PKG_VERSION"),
@@ -203,9 +146,7 @@ pub async fn status(State(http): State<Arc<Http>>) -> Json<StatusReply> {
         funnel: hone_monitor::funnel::funnel(&loops).into_iter().collect(),
         loops,
         ledger,
-        scopes_with_policy: http.policies.get().len(),
-        sessions: inference.map_or(0, |inference| inference.sessions()),
-        completions_live: inference.map_or(0, |inference| inference.live.count()),
+        gateway: http.gateway(),
         learning: job(&http),
     })
 }

@@ -20,11 +20,12 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 pub use crate::alert::Since;
+use crate::numbers::GatewayStatus;
 use crate::troubles::Troubles;
 pub use config::ConsoleConfig;
 use history::{History, Point, Values};
 use sample::{Look, Published};
-use why::{Alert, Facts, Why};
+use why::{Alert, EVENTS, Facts, Why};
 
 /// Longest that a sample waits for each answer of the ledger.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -167,29 +168,22 @@ impl Watch {
         now: &Look,
         seen: Option<Seen>,
     ) -> Facts {
-        let engines = before
-            .and_then(|b| b.engine.as_ref())
-            .zip(now.engine.as_ref());
         let refused = now.counts.as_ref().map_or(0, |counts| counts.refused);
-        let dropped = |look: &Look| {
-            let collect = look.loops.get("collect");
-            let number = collect.and_then(|status| status.numbers.get("turns_dropped_total"));
-            number.copied().unwrap_or_default() as u64
-        };
+        let events = EVENTS.iter().map(|event| {
+            let was = before.and_then(|before| (event.count)(before));
+            let grown = (event.count)(now).zip(was);
+            (
+                event.id,
+                grown.map_or(0, |(is, was)| is.saturating_sub(was)),
+            )
+        });
         Facts {
             draining: (sources.is_draining)(),
             can_train: sources.serving.as_ref().map(|serving| serving.can_train()),
             last_publish_ms: seen.and_then(|seen| seen.last_publish_ms),
             refused_since: seen.map_or(0, |seen| refused.saturating_sub(seen.refused_then)),
             batch_turns_min: self.batch_turns_min,
-            overloaded: engines.map_or(0, |(was, is)| {
-                is.overloaded_total.saturating_sub(was.overloaded_total)
-            }),
-            dropped: before.map_or(0, |before| dropped(now).saturating_sub(dropped(before))),
-            swap_failures: engines.map_or(0, |(was, is)| {
-                is.swap_failures_total
-                    .saturating_sub(was.swap_failures_total)
-            }),
+            events: events.collect(),
             now: now.clone(),
         }
     }
@@ -269,12 +263,8 @@ impl State {
     /// An alert counts all that happened since it began, not what the last sample saw.
     fn count_events(&mut self) {
         let now = self.facts.now.at_ms;
-        let events = [
-            ("overloaded", &mut self.facts.overloaded),
-            ("dropped", &mut self.facts.dropped),
-            ("swap_failures", &mut self.facts.swap_failures),
-        ];
-        for (name, count) in events.into_iter().filter(|(_, count)| **count > 0) {
+        let events = self.facts.events.iter_mut();
+        for (name, count) in events.filter(|(_, count)| **count > 0) {
             let (sum, last_ms) = self.grown.entry(name).or_insert((0, now));
             if now - *last_ms > ALERT_HOLD_MS {
                 *sum = 0;
@@ -295,7 +285,7 @@ impl State {
             (held.last_ms, held.alert) = (now, alert);
         }
         self.alerts.retain(|_, held| {
-            let hold_ms = if held.alert.is_event() {
+            let hold_ms = if why::is_event(&held.alert.id) {
                 ALERT_HOLD_MS
             } else {
                 0
@@ -337,10 +327,12 @@ async fn look(sources: &Sources, seen: Option<Seen>) -> (Look, Option<Seen>) {
         counts,
         oldest: oldest.unwrap_or_default(),
         published,
-        sessions: serving.map_or(0, |serving| serving.sessions()),
+        gateway: GatewayStatus {
+            scopes_with_policy: sources.policies.get().len(),
+            sessions: serving.map_or(0, |serving| serving.sessions()),
+            completions_live: serving.map_or(0, |serving| serving.completions_live()),
+        },
         uncollected: serving.map_or_else(Vec::new, |serving| serving.uncollected()),
-        completions_live: serving.map_or(0, |serving| serving.completions_live()),
-        scopes: sources.policies.get().len(),
         held: held.unwrap_or_default(),
     };
     (look, seen)
@@ -437,7 +429,7 @@ mod tests {
         let mut state = watch.state();
         let mut dropped = |at_ms: i64, seen: u64| {
             state.facts = Facts {
-                dropped: seen,
+                events: BTreeMap::from([("turns_dropped", seen)]),
                 ..Facts::default()
             };
             state.facts.now.at_ms = at_ms;

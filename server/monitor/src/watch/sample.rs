@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{Loop, Reason, Scope, Stage};
+use hone_domain::{Reason, Scope, Stage};
 use hone_ledger::{LedgerCounts, OldestPending, PolicyRecord, SampleAge, Standing};
 use hone_runtime::LoopStatus;
-use hone_serve::{EngineStats, HistogramSnapshot};
+use hone_serve::EngineStats;
 use serde_json::Value;
 
 use super::history::Values;
+use crate::numbers::{
+    ABSTAINED, DISTRIBUTIONS, ENGINE, ENGINE_DERIVED, GATEWAY, GatewayStatus, JUDGED, Kept, LOOPS,
+    Number, OwnNumber, REPLIES, REPLIES_ABSTAINED, SCORE_SUM, Statistic, TURNS_RECORDED,
+    TURNS_TRAINED,
+};
 
 /// Staleness beyond this is counted together.
 const STALENESS_SHOWN_MAX: u64 = 8;
@@ -28,14 +33,10 @@ pub struct Look {
     pub oldest: OldestPending,
     /// What was published since the look before.
     pub published: Vec<Published>,
-    /// Sessions remembered.
-    pub sessions: usize,
+    /// What the gateway holds.
+    pub gateway: GatewayStatus,
     /// Answers without a record since the start, by reason.
     pub uncollected: Vec<(Reason, u64)>,
-    /// Completions under way.
-    pub completions_live: usize,
-    /// Scopes with a policy of their own.
-    pub scopes: usize,
     /// What stands between scopes and their next version.
     pub held: Vec<(Scope, Standing)>,
 }
@@ -56,14 +57,18 @@ pub fn values(before: Option<&Look>, now: &Look) -> Values {
     let seconds = seconds.filter(|s| *s > 0.0);
     if let Some(engine) = &now.engine {
         let earlier = before.and_then(|before| before.engine.as_ref());
-        serving(&mut out, engine);
-        if let (Some(earlier), Some(seconds)) = (earlier, seconds) {
-            serving_rates(&mut out, earlier, engine, seconds);
+        let since = earlier.zip(seconds);
+        for number in ENGINE.iter().chain(ENGINE_DERIVED) {
+            out.keep(number, since, engine);
+        }
+        if let Some(earlier) = earlier.filter(|_| seconds.is_some()) {
+            prefix_hits(&mut out, earlier, engine);
+            distributions(&mut out, earlier, engine);
         }
     }
-    out.put("sessions", now.sessions as f64);
-    out.put("completions_live", now.completions_live as f64);
-    out.put("scopes_with_policy", now.scopes as f64);
+    for number in GATEWAY {
+        out.keep(number, None, &now.gateway);
+    }
     loops(&mut out, now);
     ledger(&mut out, now);
     if let (Some(before), Some(seconds)) = (before, seconds) {
@@ -82,6 +87,22 @@ impl Out {
         }
     }
 
+    /// What the history keeps of a number, with what it was some seconds ago.
+    fn keep<S>(&mut self, number: &Number<S>, since: Option<(&S, f64)>, now: &S) {
+        let value = |source: &S| (number.read)(source) / number.unit.per_history();
+        match number.kept {
+            Kept::No => {}
+            Kept::As(name) => self.put(name, value(now)),
+            Kept::PerSecond(name) => {
+                let grown = since.map(|(before, seconds)| (value(now) - value(before), seconds));
+                // Another process counts from 0 again.
+                if let Some((grown, seconds)) = grown.filter(|(grown, _)| *grown >= 0.0) {
+                    self.put(name, grown / seconds);
+                }
+            }
+        }
+    }
+
     /// A share, where there is a whole.
     fn share(&mut self, name: &str, part: f64, whole: f64) {
         if whole > 0.0 {
@@ -90,61 +111,44 @@ impl Out {
     }
 }
 
-fn serving(out: &mut Out, engine: &EngineStats) {
-    out.put("running", engine.running as f64);
-    out.put("waiting", engine.waiting as f64);
-    let (used, all) = (engine.kv_blocks_used as f64, engine.kv_blocks_total as f64);
-    out.share("kv_used_share", used, all);
-    out.put("adapters_resident", engine.adapters_resident as f64);
-    out.put("adapter_bytes", engine.adapter_bytes as f64);
-    out.put("swaps_total", engine.swaps_total as f64);
-    out.put("swap_failures_total", engine.swap_failures_total as f64);
-    out.put("last_swap_pause_ms", engine.last_swap_us as f64 / 1e3);
-}
-
-/// What a counter grew by; none where the process that counted is another one.
-fn grown(before: u64, now: u64) -> f64 {
-    now.checked_sub(before)
-        .map_or(f64::NAN, |grown| grown as f64)
-}
-
-fn serving_rates(out: &mut Out, before: &EngineStats, now: &EngineStats, seconds: f64) {
-    let tokens = grown(before.completion_tokens_total, now.completion_tokens_total);
+fn prefix_hits(out: &mut Out, before: &EngineStats, now: &EngineStats) {
+    // Another process counts from 0 again.
+    let grown = |before: u64, now: u64| {
+        let grown = now.checked_sub(before);
+        grown.map_or(f64::NAN, |grown| grown as f64)
+    };
     let prompt = grown(before.prompt_tokens_total, now.prompt_tokens_total);
-    let (was, is) = (
+    let cached = grown(
         before.cached_prompt_tokens_total,
         now.cached_prompt_tokens_total,
     );
-    out.put("tokens_per_s", tokens / seconds);
-    out.put("prompt_tokens_per_s", prompt / seconds);
-    out.share("prefix_hit_share", grown(was, is), prompt);
-    let requests = grown(before.requests_total, now.requests_total);
-    out.put("requests_per_s", requests / seconds);
-    // Another engine's histogram has fewer values than this one had.
-    let since = |before: &HistogramSnapshot, now: &HistogramSnapshot| {
+    out.share("prefix_hit_share", cached, prompt);
+}
+
+fn distributions(out: &mut Out, before: &EngineStats, now: &EngineStats) {
+    for distribution in DISTRIBUTIONS {
+        let (before, now) = ((distribution.read)(before), (distribution.read)(now));
+        // Another engine's histogram has fewer values than this one had.
         let lately = (now.count() >= before.count()).then(|| now.since(before));
-        lately.filter(|lately| lately.count() > 0)
-    };
-    if let Some(ttft) = since(&before.ttft_us, &now.ttft_us) {
-        out.put("ttft_p50_ms", ttft.quantile(0.5) as f64 / 1e3);
-        out.put("ttft_p99_ms", ttft.quantile(0.99) as f64 / 1e3);
-    }
-    if let Some(gap) = since(&before.token_gap_us, &now.token_gap_us) {
-        out.put("token_gap_p50_ms", gap.quantile(0.5) as f64 / 1e3);
-        out.put("token_gap_p99_ms", gap.quantile(0.99) as f64 / 1e3);
-    }
-    if let Some(rows) = since(&before.batch_rows, &now.batch_rows) {
-        out.put("batch_rows", rows.mean());
+        let Some(lately) = lately.filter(|lately| lately.count() > 0) else {
+            continue;
+        };
+        for (name, statistic) in distribution.kept {
+            let value = match statistic {
+                Statistic::Quantile(share) => lately.quantile(*share) as f64,
+                Statistic::Mean => lately.mean(),
+            };
+            out.put(*name, value / distribution.unit.per_history());
+        }
     }
 }
 
 fn loops(out: &mut Out, now: &Look) {
     for (name, status) in &now.loops {
-        out.put(format!("{name}_restarts_total"), status.restarts as f64);
-        // The work beside the loops has no inbox and no steps.
-        if Loop::named(name).is_some() {
-            out.put(format!("{name}_queue_depth"), status.queue_depth as f64);
-            out.put(format!("{name}_steps_total"), status.steps as f64);
+        for of_every in LOOPS.iter().filter(|number| number.is_of(name)) {
+            if let Kept::As(end) = of_every.number.kept {
+                out.put(format!("{name}_{end}"), (of_every.number.read)(status));
+            }
         }
     }
     // Serve's own numbers are the engine's.
@@ -181,33 +185,30 @@ fn ledger(out: &mut Out, now: &Look) {
 }
 
 fn learning_rates(out: &mut Out, before: &Look, now: &Look, seconds: f64) {
-    let number = |look: &Look, loop_name: &str, name: &str| {
-        let status = look.loops.get(loop_name)?;
-        status.numbers.get(name).copied()
-    };
     // A loop that began again counts from 0.
-    let grown = |loop_name: &str, name: &str| {
-        let grown = number(now, loop_name, name)? - number(before, loop_name, name)?;
+    let grown = |number: OwnNumber| {
+        let grown = number.read(&now.loops)? - number.read(&before.loops)?;
         (grown >= 0.0).then_some(grown)
     };
     let rates = [
-        ("turns_per_s", grown("collect", "turns_recorded_total")),
-        ("judged_per_s", grown("judge", "judged_total")),
-        ("trained_per_s", grown("train", "turns_trained_total")),
+        ("turns_per_s", TURNS_RECORDED),
+        ("judged_per_s", JUDGED),
+        ("trained_per_s", TURNS_TRAINED),
     ];
-    for (name, grown) in rates {
-        out.put(name, grown.unwrap_or(f64::NAN) / seconds);
+    for (name, number) in rates {
+        out.put(name, grown(number).unwrap_or(f64::NAN) / seconds);
     }
-    let judged = grown("judge", "judged_total").unwrap_or(0.0);
-    let abstained = grown("judge", "abstained_total").unwrap_or(0.0);
+    let judged = grown(JUDGED).unwrap_or(0.0);
+    let abstained = grown(ABSTAINED).unwrap_or(0.0);
     out.share("abstain_share", abstained, judged);
-    let replies = grown("judge", "replies_total").unwrap_or(0.0);
-    let unread = grown("judge", "replies_abstained_total").unwrap_or(0.0);
+    let replies = grown(REPLIES).unwrap_or(0.0);
+    let unread = grown(REPLIES_ABSTAINED).unwrap_or(0.0);
     out.share("replies_abstain_share", unread, replies);
-    if let Some(scores) =
-        number(now, "judge", "score_sum").zip(number(before, "judge", "score_sum"))
-    {
-        out.share("mean_score", scores.0 - scores.1, judged - abstained);
+    let scores = SCORE_SUM
+        .read(&now.loops)
+        .zip(SCORE_SUM.read(&before.loops));
+    if let Some((now, before)) = scores {
+        out.share("mean_score", now - before, judged - abstained);
     }
 }
 

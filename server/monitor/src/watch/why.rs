@@ -1,5 +1,7 @@
 //! Is it learning, and if not, why not: one sentence, and what needs somebody's attention. Pure.
 
+use std::collections::BTreeMap;
+
 use hone_domain::{Reason, Stage};
 use hone_runtime::{LoopPhase, LoopStatus};
 use serde::Serialize;
@@ -7,6 +9,10 @@ use utoipa::ToSchema;
 
 use super::sample::Look;
 pub use crate::alert::{Alert, Severity};
+use crate::numbers::{
+    ABSTAINED, JOB_UNDER_WAY, JUDGE_BREAKER_OPEN, JUDGED, OwnNumber, PARITY_MISMATCHES,
+    TURNS_DROPPED, TURNS_HANDED, TURNS_HELD, TURNS_RECORDED, kv_used_share,
+};
 use crate::troubles::Trouble;
 
 /// A version this young counts as learning now.
@@ -61,13 +67,54 @@ pub struct Facts {
     pub refused_since: u64,
     /// Judged turns of one scope that make a batch.
     pub batch_turns_min: usize,
-    /// What grew since the look before: answers and turns that found a full line, adapters that
-    /// could not be loaded.
-    pub overloaded: u64,
-    /// Turns that were not recorded.
-    pub dropped: u64,
-    /// Adapters that could not be loaded.
-    pub swap_failures: u64,
+    /// How often each of [`EVENTS`] happened since the look before, by its name.
+    pub events: BTreeMap<&'static str, u64>,
+}
+
+/// Something that happens, told with how often it did; it does not last.
+#[derive(Debug)]
+pub struct Event {
+    /// The alert's name.
+    pub id: &'static str,
+    /// How often it has happened; none where it is not counted in this process.
+    pub count: fn(&Look) -> Option<u64>,
+    one: &'static str,
+    many: &'static str,
+    text: &'static str,
+    what_to_do: &'static str,
+}
+
+/// Every such thing.
+pub const EVENTS: [Event; 3] = [
+    Event {
+        id: "overloaded",
+        count: |look| Some(look.engine.as_ref()?.overloaded_total),
+        one: "request was",
+        many: "requests were",
+        text: "refused because the waiting line is full.",
+        what_to_do: "Lower the load, raise serve.waiting_max, or give the process more cores.",
+    },
+    Event {
+        id: "turns_dropped",
+        count: |look| Some(TURNS_DROPPED.read(&look.loops).unwrap_or_default() as u64),
+        one: "turn was",
+        many: "turns were",
+        text: "not recorded: the ledger could not be written, or not quickly enough.",
+        what_to_do: "Look at the free space and the speed of the disk under the ledger; the server's log names the error.",
+    },
+    Event {
+        id: "adapter_loads_failed",
+        count: |look| Some(look.engine.as_ref()?.swap_failures_total),
+        one: "adapter",
+        many: "adapters",
+        text: "could not be loaded; who was served an older version still is, and nobody else of that scope is answered until the nearest sound version takes its place.",
+        what_to_do: "Look at the server's log for the version and the reason. A damaged version is set aside by itself.",
+    },
+];
+
+/// Whether an alert tells of something that happened, not of something that lasts.
+pub fn is_event(id: &str) -> bool {
+    EVENTS.iter().any(|event| event.id == id)
 }
 
 impl Facts {
@@ -75,11 +122,8 @@ impl Facts {
         self.now.loops.get(name)
     }
 
-    fn number(&self, loop_name: &str, name: &str) -> f64 {
-        let status = self.status(loop_name);
-        status
-            .and_then(|status| status.numbers.get(name).copied())
-            .unwrap_or_default()
+    fn number(&self, number: OwnNumber) -> f64 {
+        number.read(&self.now.loops).unwrap_or_default()
     }
 
     fn waiting(&self, stage: Stage) -> u64 {
@@ -202,7 +246,7 @@ fn held(facts: &Facts) -> Option<Why> {
     let [(_, first), rest @ ..] = &facts.now.held[..] else {
         return None;
     };
-    if facts.now.held.len() < facts.now.scopes {
+    if facts.now.held.len() < facts.now.gateway.scopes_with_policy {
         return None;
     }
     if !rest.is_empty() {
@@ -239,7 +283,7 @@ fn learning(facts: &Facts) -> Option<Why> {
 }
 
 fn on_the_way(facts: &Facts) -> Option<Why> {
-    if facts.number("train", "job_under_way") > 0.0 {
+    if facts.number(JOB_UNDER_WAY) > 0.0 {
         return soon("Soon: a batch is being trained right now.");
     }
     let ready = facts.waiting(Stage::AwaitingTraining);
@@ -375,7 +419,7 @@ fn loop_alerts(facts: &Facts, found: &mut Vec<Alert>) {
 
 fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
     if let Some(engine) = &facts.now.engine {
-        let used = engine.kv_blocks_used as f64 / engine.kv_blocks_total.max(1) as f64;
+        let used = kv_used_share(engine);
         if used >= KV_FULL_SHARE {
             let text = format!(
                 "{:.0} % of the memory for keys and values is in use.",
@@ -385,54 +429,32 @@ fn engine_alerts(facts: &Facts, found: &mut Vec<Alert>) {
             found.push(alert("kv_full", Severity::Warning, (text, what)));
         }
     }
-    let grown = [
-        (
-            "overloaded",
-            facts.overloaded,
-            ["request was", "requests were"],
-            "refused because the waiting line is full.",
-            "Lower the load, raise serve.waiting_max, or give the process more cores.",
-        ),
-        (
-            "turns_dropped",
-            facts.dropped,
-            ["turn was", "turns were"],
-            "not recorded: the ledger could not be written, or not quickly enough.",
-            "Look at the free space and the speed of the disk under the ledger; the server's log names the error.",
-        ),
-        (
-            "adapter_loads_failed",
-            facts.swap_failures,
-            ["adapter", "adapters"],
-            "could not be loaded; who was served an older version still is, and nobody else of that scope is answered until the nearest sound version takes its place.",
-            "Look at the server's log for the version and the reason. A damaged version is set aside by itself.",
-        ),
-    ];
-    for (id, n, [one, more], text, what) in grown {
+    for event in &EVENTS {
+        let n = facts.events.get(event.id).copied().unwrap_or_default();
         if n > 0 {
-            let text = format!("{n} {} {text}", if n == 1 { one } else { more });
-            found.push(alert(id, Severity::Error, (text, what)));
+            let of = if n == 1 { event.one } else { event.many };
+            let text = format!("{n} {of} {}", event.text);
+            found.push(alert(event.id, Severity::Error, (text, event.what_to_do)));
         }
     }
 }
 
 fn learning_alerts(facts: &Facts) -> [Option<Alert>; 7] {
-    let judged = facts.number("judge", "judged_total");
-    let abstained = facts.number("judge", "abstained_total") / judged.max(1.0);
+    let judged = facts.number(JUDGED);
+    let abstained = facts.number(ABSTAINED) / judged.max(1.0);
     let abstains = judged >= JUDGED_MIN && abstained >= ABSTAINED_SHARE;
     let refuses = facts.refused_since >= REFUSED_IN_ROW;
-    let is_silent = facts.number("judge", "breaker_open") > 0.0;
+    let is_silent = facts.number(JUDGE_BREAKER_OPEN) > 0.0;
     let unwanted = facts.uncollected(Reason::StoreFalse);
     let turns = facts.now.counts.as_ref().map_or(0, |counts| counts.turns);
     let (error, warning) = (Severity::Error, Severity::Warning);
     let when = |is: bool, (id, severity): (&str, Severity), text: String, what: &str| {
         is.then(|| alert(id, severity, (text, what)))
     };
-    let found = |loop_name, name| facts.number(loop_name, name);
-    let unequal = found("train", "parity_mismatches");
-    let kept = ["turns_recorded_total", "turns_dropped_total", "turns_held"];
-    let kept: f64 = kept.iter().map(|name| found("collect", name)).sum();
-    let unaccounted = (found("collect", "turns_handed_total") - kept).abs();
+    let unequal = facts.number(PARITY_MISMATCHES);
+    let kept = [TURNS_RECORDED, TURNS_DROPPED, TURNS_HELD];
+    let kept: f64 = kept.into_iter().map(|number| facts.number(number)).sum();
+    let unaccounted = (facts.number(TURNS_HANDED) - kept).abs();
     [
         when(
             facts.now.counts.is_none(),

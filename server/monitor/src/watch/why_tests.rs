@@ -49,7 +49,7 @@ fn held(change: impl FnOnce(&mut Standing)) -> Facts {
     change(&mut standing);
     with(|facts| {
         facts.last_publish_ms = Some(NOW - 1_000);
-        facts.now.scopes = 1;
+        facts.now.gateway.scopes_with_policy = 1;
         facts.now.held = vec![(Scope::of("ann", None), standing)];
     })
 }
@@ -70,7 +70,7 @@ fn a_trial_is_waited_for_and_one_held_scope_of_two_holds_nothing() {
         "{}",
         said.sentence
     );
-    facts.now.scopes = 2;
+    facts.now.gateway.scopes_with_policy = 2;
     assert_eq!(why(&facts).learning, Learning::Yes);
 }
 
@@ -211,9 +211,24 @@ fn of_serving() -> Vec<Told> {
     };
     vec![
         (with(|f| f.now.engine = Some(full)), Some("kv_full")),
-        (with(|f| f.overloaded = 1), Some("overloaded")),
-        (with(|f| f.dropped = 2), Some("turns_dropped")),
-        (with(|f| f.swap_failures = 1), Some("adapter_loads_failed")),
+        (
+            with(|f| {
+                f.events.insert("overloaded", 1);
+            }),
+            Some("overloaded"),
+        ),
+        (
+            with(|f| {
+                f.events.insert("turns_dropped", 2);
+            }),
+            Some("turns_dropped"),
+        ),
+        (
+            with(|f| {
+                f.events.insert("adapter_loads_failed", 1);
+            }),
+            Some("adapter_loads_failed"),
+        ),
     ]
 }
 
