@@ -3,7 +3,9 @@
     python3 tests/check.py [BASE]
 
 BASE is a commit; what differs from it is what changed, uncommitted files included. Without it: the last commit that is
-on main as well. Everything is built with the one set of features that `make lint` and `make unit` use.
+on main as well. Everything is built with the one set of features that `make lint` and `make unit` use. The tests of the
+whole system depend on every crate and take many minutes: where none of their own files changed, only those run that read
+the sources, the manifests and what is deployed. `make test` runs them all.
 """
 
 import json
@@ -17,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTED = ["--workspace", "--locked", "--features", "hone/candle"]
 # Files outside of a package, and the package whose tests read them.
 READ_BY = {"configs": "hone", "migrations": "hone-ledger-sql", "docs": "hone-tests", "deploy": "hone-tests", "web": "hone-api"}
+# The tests of the whole system, and those of them that take seconds.
+SYSTEM, QUICK = "hone-tests", ["arrows", "deploy", "tidy"]
 PATIENCE_S = 3600
 
 
@@ -76,7 +80,9 @@ def main():
     base = sys.argv[1] if len(sys.argv) > 1 else output("git", "merge-base", "HEAD", "main").strip()
     metadata = json.loads(output("cargo", "metadata", "--format-version", "1", "--no-deps", "--locked"))
     packages = metadata["packages"]
-    names = affected(changed_files(base), packages)
+    files = changed_files(base)
+    names = affected(files, packages)
+    is_system_changed = any(file.startswith(("tests/it/", "tests/support/", "tests/Cargo.toml")) for file in files)
     print("changed, or depends on what changed: " + (", ".join(sorted(names)) or "nothing"), flush=True)
     step("format", ["cargo", "fmt", "--all", "--check"])
     if not names:
@@ -84,7 +90,8 @@ def main():
     step("lints", ["cargo", "clippy", *TESTED, "--all-targets", "--", "-D", "warnings"])
     folders = {p["name"]: Path(p["manifest_path"]).parent for p in packages if p["name"] in names}
     for name, program, folder in sorted(set(test_programs(folders))):
-        step(f"tests of {name}", [program, "--quiet"], cwd=folder)
+        quick = QUICK if name == SYSTEM and not is_system_changed else []
+        step(f"tests of {name}{' that are quick' if quick else ''}", [program, "--quiet", *quick], cwd=folder)
 
 
 if __name__ == "__main__":
