@@ -143,6 +143,11 @@ def demand(path, body, name, arguments):
             function = inner.get("function", inner)
             if function.get("name") != name:
                 continue
+            if IS_REAL and path == "/v1/chat/completions":
+                # In the words of Qwen's template: the tools in the prompt stay as they are, and so does what was computed.
+                call = json.dumps({"name": name, "arguments": arguments})
+                body["guided_choice"] = [f"<tool_call>\n{call}\n</tool_call>"]
+                return True
             field = "input_schema" if "messages" in path else "parameters"
             function[field] = schema
             function.pop("strict", None)
