@@ -12,7 +12,7 @@ use hone_domain::{BlobKey, Digest, Millis};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::sqlite::MARK_FILE;
+use crate::sqlite::{MARK_FILE, RESTORING, folder_of};
 use crate::{SqliteConfig, SqliteLedger};
 use hone_ledger::{Ledger, LedgerError};
 
@@ -20,8 +20,6 @@ use hone_ledger::{Ledger, LedgerError};
 pub const MANIFEST: &str = "backup.json";
 /// Version of the backup's form.
 const FORMAT: u32 = 1;
-/// Where a restore gathers files; a data folder that has it is not opened.
-pub(crate) const RESTORING: &str = ".restoring";
 /// What the folder of old files is called, behind its time, until the new ones are in their place.
 const UNFINISHED: &str = ".unfinished";
 /// What the folder of old files is called, before its time.
@@ -110,7 +108,7 @@ pub async fn back_up(
         remove(&unfinished)?;
         fs::create_dir_all(&unfinished).map_err(|e| io(&unfinished, &e))?;
         private(&unfinished)?;
-        match gather(config, &data, &unfinished, maker).await {
+        match gather(config, data, &unfinished, maker).await {
             // An adapter that the copied ledger names was pruned meanwhile; a new copy names it not.
             Err(Gap::Missing(_)) if tried < TRIES => {}
             Err(Gap::Missing(key)) => {
@@ -129,7 +127,7 @@ pub async fn back_up(
                     fs::remove_dir(into).map_err(|e| io(into, &e))?;
                 }
                 fs::rename(&unfinished, into).map_err(|e| io(into, &e))?;
-                sync(&folder_of(into))?;
+                sync(folder_of(into))?;
                 return Ok(manifest);
             }
         }
@@ -342,11 +340,11 @@ pub async fn restore(
     let data = folder_of(&config.file);
     let manifest = verify_whole(from, check).await?;
     if !data.exists() {
-        fs::create_dir_all(&data).map_err(|e| io(&data, &e))?;
-        private(&data)?;
+        fs::create_dir_all(data).map_err(|e| io(data, &e))?;
+        private(data)?;
     }
-    let _lock = super::sqlite::take_folder(&data)?;
-    undo(&data)?;
+    let _lock = super::sqlite::take_folder(data)?;
+    undo(data)?;
     let (old, staging) = (config.file.exists(), data.join(RESTORING));
     remove(&staging)?;
     if old && !replace {
@@ -363,7 +361,7 @@ pub async fn restore(
         return Err(error);
     }
     let aside = old.then(|| data.join(format!("{ASIDE}{now_ms}")));
-    exchange(&data, &staging, aside.as_deref())?;
+    exchange(data, &staging, aside.as_deref())?;
     Ok((manifest, aside))
 }
 
@@ -372,7 +370,7 @@ async fn stage(from: &Path, staging: &Path, manifest: &Manifest) -> Result<(), L
     for file in &manifest.files {
         let to = staging.join(&file.path);
         let above = folder_of(&to);
-        fs::create_dir_all(&above).map_err(|e| io(&above, &e))?;
+        fs::create_dir_all(above).map_err(|e| io(above, &e))?;
         let (_, sha256) = copy_file(&from.join(&file.path), &to).map_err(|e| io(&to, &e))?;
         if sha256 != file.sha256 {
             return Err(unusable(format!(
@@ -380,7 +378,7 @@ async fn stage(from: &Path, staging: &Path, manifest: &Manifest) -> Result<(), L
                 file.path
             )));
         }
-        sync(&above)?;
+        sync(above)?;
     }
     let ledger = SqliteLedger::open(&SqliteConfig::in_folder(staging)).await?;
     let findings = ledger.check_file().await;
@@ -586,13 +584,6 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     PathBuf::from(name)
-}
-
-fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }
 
 fn unusable(text: String) -> LedgerError {

@@ -224,6 +224,16 @@ pub enum Changed {
     Taken,
 }
 
+impl Changed {
+    /// What a change of so many rows is: `Missing` where there was none.
+    pub fn of_rows(count: u64) -> Self {
+        match count {
+            0 => Self::Missing,
+            _ => Self::Done,
+        }
+    }
+}
+
 /// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {

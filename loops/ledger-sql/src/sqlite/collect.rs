@@ -9,14 +9,15 @@ use hone_domain::{
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::chains::{self, BlockLink, Link as _, MessageLink};
+use super::chains::{self, Link as _};
 use super::consent;
 use super::early;
+use super::encoded::{Encoded, encode};
 use super::erase;
 use super::fault::Fault;
 use super::known::Known;
 use super::many::{Script, Values};
-use super::texts::{limit, name_of, signed, text_bytes};
+use super::texts::{limit, text_bytes};
 use super::{many, rows};
 use crate::codec::{
     experts_to_bytes, floats_to_bytes, kept_to_bytes, sampling_to_bytes, spans_to_bytes,
@@ -27,36 +28,6 @@ use hone_ledger::{FEEDBACK_KEPT, FeedbackOutcome, TITLE_CHARS_MAX, reason_at_rec
 /// Most turns, and most new messages and blocks, of a batch that is written in one call.
 const SMALL_TURNS: usize = 4;
 const SMALL_LINKS: usize = 8;
-
-/// A turn with everything encoded that does not need the database, so that the writer is held
-/// only for writing.
-pub(super) struct Encoded<'a> {
-    pub(super) turn: &'a Turn,
-    pub(super) messages: Vec<MessageLink>,
-    pub(super) blocks: Vec<BlockLink>,
-    tail: Vec<u8>,
-    origin: String,
-    kind: String,
-    version: i64,
-}
-
-pub(super) fn encode(turns: &[Turn]) -> Result<Vec<Encoded<'_>>, Fault> {
-    turns
-        .iter()
-        .map(|turn| {
-            let (blocks, tail) = chains::block_links(&turn.prompt_tokens);
-            Ok(Encoded {
-                turn,
-                messages: chains::message_links(&turn.messages)?,
-                blocks,
-                tail,
-                origin: name_of(&turn.origin)?,
-                kind: name_of(&turn.kind)?,
-                version: signed(turn.version().0)?,
-            })
-        })
-        .collect()
-}
 
 /// The names of a turn that comes without its words, so that what continues it comes without them too.
 const NAME_GONE: &str = "

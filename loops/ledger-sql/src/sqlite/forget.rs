@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use super::fault::{Fault, corrupt};
 use super::taint::Touched;
 use super::texts::{signed, unsigned};
-use super::{audit, policies, rows, taint, trials, wishes};
+use super::{audit, policies, rows, standings, taint, trials, wishes};
 use hone_ledger::{AuditEntry, ForgetBegun, ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 
 /// The lists of what goes, as a plan has them for itself: it writes nothing else.
@@ -111,7 +111,7 @@ pub(super) async fn begin(
         if let Some(back) = &touched.back {
             taint::free(connection, touched.scope, &back.freed).await?;
             let to = PolicyVersion(unsigned(back.to)?);
-            restored.push(policies::rollback(connection, &of, to, wish.now_ms).await?);
+            restored.push(standings::rollback(connection, &of, to, wish.now_ms).await?);
         }
         // A rollback has ended a trial; without one it may still measure against what is tainted now.
         if trials::end_tainted(connection, touched.scope).await? {

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
 use super::chains::{Hash, Link as _};
-use super::collect::Encoded;
+use super::encoded::Encoded;
 use super::fault::{Fault, corrupt};
 use super::many::Values;
 use super::rows;

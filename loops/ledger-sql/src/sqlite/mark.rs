@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::place::folder_of;
+use super::paths::folder_of;
 use hone_ledger::LedgerError;
 
 /// The file in the data folder.

@@ -10,6 +10,7 @@ mod collect;
 mod consent;
 mod copy;
 mod early;
+mod encoded;
 mod erase;
 mod fault;
 mod forget;
@@ -23,6 +24,7 @@ mod many;
 mod mark;
 mod mover;
 mod open;
+mod paths;
 mod people;
 mod personal;
 mod place;
@@ -93,6 +95,7 @@ pub(crate) use mark::FILE as MARK_FILE;
 use mover::Mover;
 pub(crate) use open::take_folder;
 pub use open::{SqliteConfig, make_private};
+pub(crate) use paths::{RESTORING, folder_of};
 use place::Place;
 pub use place::check_not_lost;
 use writer::{Writer, Writing};
@@ -282,7 +285,7 @@ impl People for SqliteLedger {
 #[async_trait]
 impl Ledger for SqliteLedger {
     async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
-        let encoded = self.explain(collect::encode(turns))?;
+        let encoded = self.explain(encoded::encode(turns))?;
         let taken = self.writer.take_open().await.map_err(Fault::Sql);
         let mut transaction = self.explain(taken)?;
         self.place.check()?;
@@ -424,7 +427,7 @@ impl Ledger for SqliteLedger {
         now_ms: Millis,
     ) -> Result<Policy, LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = policies::rollback(&mut transaction, scope, to, now_ms).await;
+        let done = standings::rollback(&mut transaction, scope, to, now_ms).await;
         self.finish(transaction, done).await
     }
 

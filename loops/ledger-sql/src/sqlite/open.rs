@@ -13,7 +13,8 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{Fault, migration_fault};
 use super::mark::Mark;
-use super::place::{Place, folder_of};
+use super::paths::{RESTORING, folder_of};
+use super::place::Place;
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
 use super::{leases, mark, place, whole, wishes};
@@ -193,7 +194,7 @@ async fn begin_anew(writer: &Arc<Writer>, file: &Path) -> Result<i64, Fault> {
 /// Makes the folder, for this user only: it will hold what people said. One in which a restore was
 /// interrupted is refused.
 fn make_folder(folder: &Path) -> Result<(), LedgerError> {
-    if folder.join(crate::backup::RESTORING).exists() {
+    if folder.join(RESTORING).exists() {
         return Err(LedgerError::Unusable(format!(
             "a restore into {} was interrupted; run `hone restore` again",
             folder.display()

@@ -40,7 +40,7 @@ pub(super) async fn change(
                 .bind(&token.0[..])
                 .execute(&mut *connection)
                 .await?;
-            done_if(ended.rows_affected() > 0)
+            Changed::of_rows(ended.rows_affected())
         }
         PeopleChange::Invite(new) => add_invite(connection, new).await?,
         PeopleChange::TakeInvite(token, new) => take_invite(connection, *token, new).await?,
@@ -57,14 +57,6 @@ pub(super) async fn change(
         audit::record(connection, entry).await?;
     }
     Ok(changed)
-}
-
-pub(super) fn done_if(done: bool) -> Changed {
-    if done {
-        Changed::Done
-    } else {
-        Changed::Missing
-    }
 }
 
 fn role(name: &str) -> Result<UserRole, Fault> {
@@ -126,7 +118,7 @@ async fn change_user(
             .execute(connection)
             .await?;
     }
-    Ok(done_if(changed.rows_affected() > 0))
+    Ok(Changed::of_rows(changed.rows_affected()))
 }
 
 async fn add_key(connection: &mut SqliteConnection, new: &ApiKey) -> Result<Changed, Fault> {
@@ -172,7 +164,7 @@ async fn change_key(
     .bind(id)
     .execute(connection)
     .await?;
-    Ok(done_if(changed.rows_affected() > 0))
+    Ok(Changed::of_rows(changed.rows_affected()))
 }
 
 async fn revoke_key(
@@ -186,7 +178,7 @@ async fn revoke_key(
             .bind(id)
             .execute(connection)
             .await?;
-    Ok(done_if(revoked.rows_affected() > 0))
+    Ok(Changed::of_rows(revoked.rows_affected()))
 }
 
 async fn rotate_key(

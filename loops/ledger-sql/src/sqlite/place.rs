@@ -1,12 +1,12 @@
 //! Whether the ledger's files are still where they were opened. A file that is removed or replaced takes
 //! writes as before, and nobody finds them again.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::mark;
+use super::paths::{folder_of, log_of};
 use hone_ledger::LedgerError;
 
 /// What tells a file from another one of the same name.
@@ -76,20 +76,6 @@ impl Place {
         }
         Ok(())
     }
-}
-
-/// The folder of a file, `.` for a bare name.
-pub(super) fn folder_of(file: &Path) -> &Path {
-    match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
-fn log_of(file: &Path) -> PathBuf {
-    let mut name: OsString = file.as_os_str().to_owned();
-    name.push("-wal");
-    PathBuf::from(name)
 }
 
 /// Refuses to begin a new ledger where an older one was: beside its log, its mark, or what it learned.

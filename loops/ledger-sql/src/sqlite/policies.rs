@@ -5,9 +5,9 @@ use serde_json::Value;
 use sqlx::SqliteConnection;
 
 use super::fault::Fault;
+use super::rows;
 use super::texts::{limit, signed, text_bytes};
-use super::{rows, standings};
-use hone_ledger::{PolicyRecord, PolicyStatus, Restore, RestoreWhy, Window};
+use hone_ledger::{PolicyRecord, PolicyStatus, Window};
 
 /// The scope's number, where anything of it is stored.
 pub(super) async fn find_scope(
@@ -179,22 +179,4 @@ pub(super) async fn record(
     .fetch_optional(connection)
     .await?;
     row.as_ref().map(rows::policy_record).transpose()
-}
-
-/// Publishes the adapter of `to` again; 0 is the base model.
-pub(super) async fn rollback(
-    connection: &mut SqliteConnection,
-    scope: &Scope,
-    to: PolicyVersion,
-    now_ms: Millis,
-) -> Result<Policy, Fault> {
-    let order = Restore {
-        scope: scope.clone(),
-        to,
-        from: None,
-        why: RestoreWhy::Asked,
-        note: None,
-        now_ms,
-    };
-    standings::restore(connection, &order).await
 }

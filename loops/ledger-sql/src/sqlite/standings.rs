@@ -8,7 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::fault::{Fault, corrupt};
 use super::policies::NewVersion;
 use super::texts::{limit, signed, some_text};
-use super::{policies, rows, trials};
+use super::{policies, rows};
 use hone_ledger::{LedgerError, PolicyStatus, Restore, RestoreWhy, Standing, Trial, Tripped};
 
 /// Which rows of `standings` hold their scope.
@@ -105,6 +105,24 @@ pub(super) fn conflict(scope: &Scope, what: &str) -> Fault {
     Fault::Ledger(LedgerError::Conflict(format!("{what} in scope {scope:?}")))
 }
 
+/// Publishes the adapter of `to` again; 0 is the base model.
+pub(super) async fn rollback(
+    connection: &mut SqliteConnection,
+    scope: &Scope,
+    to: PolicyVersion,
+    now_ms: Millis,
+) -> Result<Policy, Fault> {
+    let order = Restore {
+        scope: scope.clone(),
+        to,
+        from: None,
+        why: RestoreWhy::Asked,
+        note: None,
+        now_ms,
+    };
+    restore(connection, &order).await
+}
+
 /// Publishes an older version again. A pin stays with the scope; a trial ends.
 pub(super) async fn restore(
     connection: &mut SqliteConnection,
@@ -191,7 +209,7 @@ async fn leave(
     head: i64,
     order: &Restore,
 ) -> Result<(), Fault> {
-    trials::end(connection, scope).await?;
+    end_trial(connection, scope).await?;
     if order.why == RestoreWhy::Asked {
         return Ok(());
     }
@@ -215,6 +233,19 @@ async fn leave(
     .bind(note.as_bytes())
     .bind(head)
     .bind(order.now_ms)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Ends whatever trial the scope has.
+pub(super) async fn end_trial(connection: &mut SqliteConnection, scope: i64) -> Result<(), Fault> {
+    sqlx::query(
+        "update standings
+         set trial_version = null, trial_proven = null, trial_share = null, trial_ms = null
+         where scope_number = ?",
+    )
+    .bind(scope)
     .execute(connection)
     .await?;
     Ok(())
@@ -247,7 +278,7 @@ pub(super) async fn pin(
             .policy
     };
     // Whoever keeps a version means it for every session.
-    trials::end(connection, number).await?;
+    end_trial(connection, number).await?;
     sqlx::query(
         "insert into standings (scope_number, pinned_ms) values (?1, ?2)
          on conflict (scope_number) do update set pinned_ms = ?2",

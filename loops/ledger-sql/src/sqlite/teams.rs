@@ -3,7 +3,6 @@
 use sqlx::{Row, SqliteConnection};
 
 use super::fault::Fault;
-use super::people::done_if;
 use hone_ledger::{Changed, Member, Team, TeamChange};
 
 /// A team's place in its table.
@@ -58,7 +57,7 @@ pub(super) async fn change(
     .bind(name)
     .execute(connection)
     .await?;
-    Ok(done_if(changed.rows_affected() > 0))
+    Ok(Changed::of_rows(changed.rows_affected()))
 }
 
 /// The team that somebody is in.
@@ -108,7 +107,7 @@ pub(super) async fn drop_member(
     .bind(team)
     .execute(connection)
     .await?;
-    Ok(done_if(gone.rows_affected() > 0))
+    Ok(Changed::of_rows(gone.rows_affected()))
 }
 
 /// Every team, by name, with its members by name.

@@ -106,19 +106,6 @@ pub(super) async fn begin(
     Ok(())
 }
 
-/// Ends whatever trial the scope has.
-pub(super) async fn end(connection: &mut SqliteConnection, scope: i64) -> Result<(), Fault> {
-    sqlx::query(
-        "update standings
-         set trial_version = null, trial_proven = null, trial_share = null, trial_ms = null
-         where scope_number = ?",
-    )
-    .bind(scope)
-    .execute(connection)
-    .await?;
-    Ok(())
-}
-
 /// Ends the trial of one version.
 pub(super) async fn prove(
     connection: &mut SqliteConnection,
@@ -131,7 +118,7 @@ pub(super) async fn prove(
     if trial_of(connection, scope).await?.map(|t| t.version) != Some(version) {
         return Ok(false);
     }
-    end(connection, number).await?;
+    standings::end_trial(connection, number).await?;
     Ok(true)
 }
 
