@@ -7,9 +7,6 @@ mod parse;
 
 use serde_json::{Value, json};
 
-use self::parse::Keys;
-use crate::error::LoadError;
-
 /// The architectures one forward covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -137,21 +134,6 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Parses a config.json. `file` is the name used in errors.
-    pub fn from_json(bytes: &[u8], file: &str) -> Result<Self, LoadError> {
-        let value: Value = serde_json::from_slice(bytes).map_err(|e| LoadError::BadJson {
-            file: file.to_owned(),
-            why: e.to_string(),
-        })?;
-        let Value::Object(map) = value else {
-            return Err(LoadError::BadJson {
-                file: file.to_owned(),
-                why: "expected an object".to_owned(),
-            });
-        };
-        Keys { map: &map, file }.model()
-    }
-
     /// The config.json of a folder with these weights.
     pub fn to_json(&self) -> Value {
         let dtype = match self.dtype {

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::error::LoadError;
 
 fn base(family: Family) -> Value {
     json!({

@@ -14,7 +14,9 @@ pub mod error;
 pub mod files;
 pub mod gguf;
 mod mmap;
+pub mod named_arrays;
 pub mod peft;
+mod saved_embeddings;
 pub mod tensor_files;
 pub mod tensor_source;
 
@@ -26,5 +28,6 @@ pub use self::config::{ExpertsConfig, Family, ModelConfig, RopeScaling, StoredDt
 pub use self::digest::Digest32;
 pub use self::error::LoadError;
 pub use self::files::Files;
+pub use self::saved_embeddings::{BaseEmbeddings, without_copies};
 pub use self::tensor_files::TensorFiles;
 pub use self::tensor_source::{NamedTensor, TensorSource};

@@ -12,10 +12,27 @@ const MAX_POSITIONS: u64 = 1 << 24;
 /// Ids of experts are recorded in sixteen bits.
 const MAX_EXPERTS: u64 = 1 << 14;
 
+impl ModelConfig {
+    /// Parses a config.json. `file` is the name used in errors.
+    pub fn from_json(bytes: &[u8], file: &str) -> Result<Self, LoadError> {
+        let value: Value = serde_json::from_slice(bytes).map_err(|e| LoadError::BadJson {
+            file: file.to_owned(),
+            why: e.to_string(),
+        })?;
+        let Value::Object(map) = value else {
+            return Err(LoadError::BadJson {
+                file: file.to_owned(),
+                why: "expected an object".to_owned(),
+            });
+        };
+        Keys { map: &map, file }.model()
+    }
+}
+
 /// The keys of one config.json (or of one object inside it) with the file name for errors.
-pub(super) struct Keys<'a> {
-    pub(super) map: &'a Map<String, Value>,
-    pub(super) file: &'a str,
+struct Keys<'a> {
+    map: &'a Map<String, Value>,
+    file: &'a str,
 }
 
 impl Keys<'_> {
