@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use crate::batch::SeqInput;
-use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
+use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::kv_format::KvFormat;
 use hone_kernels::cpu::{Buf, Kernel, LANES, V16, dispatch, exp, fetch, padded};
 use hone_kernels::gemm::{Element, Epilogue, Gemm, Half};
 use hone_kernels::thread_pool::{Executor, Shards};

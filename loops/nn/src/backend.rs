@@ -10,7 +10,7 @@ pub use crate::device_copies::{DeviceCopies, DeviceId};
 pub use crate::device_error::DeviceError;
 pub use crate::experts::Route;
 pub use crate::forward::{check, recorded};
-pub use crate::layer::Dims;
+pub use crate::pass::Dims;
 pub use crate::rope::Rope;
 pub use crate::train::{
     LossPosition, LossStep, MicroBatch, Pacer, RowGrad, Run, Sink, TokenPull, layers_that_fit,

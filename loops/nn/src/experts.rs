@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::layer::Pass;
+use crate::pass::Pass;
 use crate::weights::Experts;
 use hone_checkpoint::config::ExpertsConfig;
 use hone_kernels::cpu::{Buf, padded};

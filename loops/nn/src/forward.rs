@@ -4,7 +4,8 @@
 use crate::adapter::Adapter;
 use crate::batch::{LogitsWanted, SeqInput};
 use crate::kv::{BLOCK_TOKENS, KvPool};
-use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
+use crate::layer::{Acts, Bufs, LayerAt, Temp};
+use crate::pass::Pass;
 use crate::sample;
 use crate::sample::{PlainDraw, Sampled};
 use crate::weights::{Mlp, Model};

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::adapter::Adapter;
 use crate::batch::{LogitsWanted, SeqInput};
-use crate::bench::starter_shape;
 use crate::forward::{Scratch, forward};
 use crate::kernel_support::Levels;
-use crate::kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
+use crate::kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
+use crate::kv_format::KvFormat;
 use crate::score::{GenerateOptions, generate, score, score_chunked};
+use crate::shapes::starter_shape;
 use crate::testing::{
     FAMILIES, Oracle, dense, forms_of, lora, lora_of, model, tiny, tokens, with_experts,
 };

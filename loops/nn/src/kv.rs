@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use crate::kv_format::KvFormat;
 use crate::weights::Model;
 use hone_checkpoint::config::ModelConfig;
 use hone_kernels::cpu::{LANES, LARGE_PAGE, V16};
@@ -17,35 +18,6 @@ use hone_kernels::thread_pool::Shards;
 pub const BLOCK_TOKENS: usize = 32;
 /// Key panels (sixteen positions each) per block.
 const PANELS: usize = BLOCK_TOKENS / LANES;
-
-/// How keys and values are kept between tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum KvFormat {
-    /// As they were computed.
-    #[default]
-    F32,
-    /// Rounded to the nearest f16, in half the memory. What lies beyond its range (65,504) is kept as
-    /// the end of it. Training sees the rounded ones, too.
-    F16,
-}
-
-impl KvFormat {
-    /// Its name in configurations and fingerprints.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-        }
-    }
-
-    /// Bytes of a number.
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            Self::F32 => size_of::<f32>(),
-            Self::F16 => size_of::<f16>(),
-        }
-    }
-}
 
 /// Numbers rounded at a time.
 const ROUNDED: usize = 256;
@@ -380,14 +352,6 @@ impl KvPool {
             }
         }
         Ok(Self { layers })
-    }
-
-    /// Writes all of it, so that reading it takes what it takes after use.
-    pub(crate) fn touch(&mut self) {
-        for layer in &mut self.layers {
-            layer.keys.fill(0);
-            layer.values.fill(0);
-        }
     }
 
     /// Copies what block `from` holds to block `to`, in every layer.

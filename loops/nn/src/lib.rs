@@ -10,7 +10,6 @@ mod adapter;
 mod attention;
 pub mod backend;
 mod batch;
-pub mod bench;
 mod computing;
 mod device_copies;
 mod device_error;
@@ -18,12 +17,13 @@ mod experts;
 mod forward;
 mod identity;
 mod kv;
+mod kv_format;
 mod layer;
 mod load;
 mod lora;
+mod pass;
 mod rope;
 mod runner;
-mod saved;
 mod score;
 mod train;
 mod weights;
@@ -40,6 +40,9 @@ mod one_function_tests;
 #[cfg(test)]
 extern crate self as hone_nn;
 #[cfg(test)]
+#[path = "../tests/support/shapes.rs"]
+mod shapes;
+#[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod testing;
 
@@ -52,10 +55,10 @@ pub use batch::{LogitsWanted, SeqInput};
 pub use computing::Computing;
 pub use forward::{Logits, Scratch, forward};
 pub use identity::{IdentityError, PROBE_FILE, check_probe, is_sound, probe, prove};
-pub use kv::{BLOCK_TOKENS, KvAllocator, KvFormat, KvPool, blocks_out_of_sight};
+pub use kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
+pub use kv_format::KvFormat;
 pub use load::{LoadAs, LoadProgress, LoadStage, load_model, load_model_as};
 pub use runner::Runner;
-pub use saved::without_copies;
 pub use score::{GenerateOptions, Scores, embed, generate, score, score_chunked, states};
 pub use train::{
     Control, Distill, KlEstimator, Learner, LearnerConfig, LearnerError, LossKind, Mark, Objective,

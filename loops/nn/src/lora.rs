@@ -3,7 +3,8 @@
 
 use crate::adapter::{Adapter, Change};
 use crate::batch::SeqInput;
-use crate::layer::{Pass, Projection};
+use crate::layer::Projection;
+use crate::pass::Pass;
 use hone_checkpoint::AdapterConfig;
 use hone_kernels::cpu::{Buf, padded};
 use hone_kernels::gemm::{BESIDE_MAX, MAX_ROWS};

@@ -2,6 +2,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use hone_domain::TokenMask;
 
 fn take(row: &[f32], params: &SamplingParams, position: u64) -> Sampled {
     sample(

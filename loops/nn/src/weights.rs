@@ -1,5 +1,6 @@
 //! A model's weights: loaded or random, in kernel layout, and back to named tensors.
 
+mod linear;
 mod mlp;
 mod named;
 
@@ -7,9 +8,10 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
+pub use self::linear::Linear;
 pub use self::mlp::{Experts, Mlp};
 use self::mlp::{of_expert, of_router};
-use crate::kv::KvFormat;
+use crate::kv_format::KvFormat;
 use crate::rope::Rope;
 use hone_checkpoint::config::{ExpertsConfig, ModelConfig};
 use hone_checkpoint::digest::Digest32;
@@ -86,13 +88,6 @@ pub fn fingerprint(model: &Model) -> String {
     };
     let kv = model.kv.as_str();
     format!("cpu-{kernels};w={};kv={kv}", formats.join("+"))
-}
-
-/// `y = x W^T + bias`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Linear {
-    pub w: PackedMatrix,
-    pub bias: Option<Vec<f32>>,
 }
 
 /// One transformer layer. Query, key and value rows are stacked in one matrix, gate and up in

@@ -4,13 +4,13 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use hone_checkpoint::AdapterConfig;
+use hone_checkpoint::{AdapterConfig, BaseEmbeddings, without_copies};
 use hone_domain::{
     AdapterImporter, BlobKey, Blobs, CheckedAdapter, Digest, GivenAdapter, Scope, adapter_key,
     scope_hash,
 };
 use hone_kernels::Executor;
-use hone_nn::{Adapter, Model, PROBE_FILE, peft, without_copies};
+use hone_nn::{Adapter, Model, PROBE_FILE, peft};
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
@@ -59,7 +59,11 @@ impl Importer {
     ) -> Result<CheckedAdapter, String> {
         let GivenAdapter { config, weights } = given;
         let mut settings = config.clone();
-        let weights = without_copies(&mut settings, weights, &base.model);
+        let embeddings = BaseEmbeddings {
+            embed: &base.model.weights.embed,
+            head: base.model.weights.head(),
+        };
+        let weights = without_copies(&mut settings, weights, embeddings);
         let weights = Cell::new(Some(weights.map_err(|error| error.to_string())?));
         let file = |name: &str| match name {
             peft::CONFIG_FILE => serde_json::to_vec(&settings).ok(),

@@ -25,6 +25,9 @@ pub mod model;
 mod process;
 mod progress;
 pub mod scrub;
+#[cfg(test)]
+#[path = "../../../loops/nn/tests/support/shapes.rs"]
+mod shapes;
 mod starter;
 mod table;
 mod upkeep;

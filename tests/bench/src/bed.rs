@@ -34,7 +34,7 @@ pub(super) struct Subject {
 /// the starter's tokenizer: what it says means nothing, and costs what any such model costs.
 pub(super) fn subjects(bench: &Bench) -> Result<Vec<Subject>, String> {
     let starter = bench.builtin()?;
-    let shape = hone_nn::bench::medium_shape();
+    let shape = crate::shapes::medium_shape();
     let weights = Weights::random(&shape, 1);
     let random = |name, format| -> Result<Subject, String> {
         let weights = weights.clone().into_format(format);

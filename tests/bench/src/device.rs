@@ -10,7 +10,6 @@ use hone_checkpoint::{
 use hone_cuda::Driver;
 use hone_cuda_emulator::Emulator;
 use hone_kernels::{Executor, TensorData, WeightFormat};
-use hone_nn::bench::medium_shape;
 use hone_nn::sample::{PlainDraw, SamplingParams};
 use hone_nn::{
     Adapter, BLOCK_TOKENS, Control, Learner, LearnerConfig, LogitsWanted, LossKind, Model,
@@ -23,6 +22,7 @@ use serde_json::{Value, json};
 use super::Bench;
 use super::bed;
 use super::report::{Report, milli};
+use super::shapes::medium_shape;
 use hone::device;
 
 /// Context that decoding is measured at, and tokens of a measured prompt.

@@ -29,6 +29,8 @@ mod pace;
 mod people;
 mod prefill;
 mod report;
+#[path = "../../../loops/nn/tests/support/shapes.rs"]
+mod shapes;
 mod speed;
 mod stale;
 mod start;

@@ -185,7 +185,7 @@ fn config([hidden, layers, heads, kv_heads, head_dim, ffn, vocab]: [usize; 7]) -
         ffn,
         vocab,
         windows: vec![None; layers],
-        ..hone_nn::bench::starter_shape()
+        ..crate::shapes::starter_shape()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::vec16::{Kernel, LANES, V16};
+use super::lines::LANES;
+use super::vec16::{Kernel, V16};
 
 const NOTHING_MORE: u8 = 0;
 /// Dot products of bytes (AVX-VNNI).

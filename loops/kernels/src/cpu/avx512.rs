@@ -5,8 +5,9 @@ use std::mem::transmute;
 
 use super::avx2::{max8, nibbles, sum8};
 use super::exponent_block::{Block, Exponents, OTHER};
+use super::lines::LANES;
 use super::portable::round_bf16;
-use super::vec16::{Kernel, LANES, V16, pairs_of_lines};
+use super::vec16::{Kernel, V16, pairs_of_lines};
 
 /// One 512-bit register; `HAS` names the instructions beyond AVX-512 that kernels of this type use.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! One block of exponent-coded weights: what [`super::vec16::V16::pairs_compact`] reads.
 #![allow(unsafe_code)]
 
-use super::vec16::{HalfLine, LANES};
+use super::lines::{HalfLine, LANES};
 
 /// Bytes of a half of a block: two steps.
 pub const HALF: usize = 4 * LANES;

@@ -10,8 +10,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub mod exponent_block;
+mod lines;
 pub mod vec16;
 
+pub use self::lines::*;
 pub use self::vec16::*;
 #[macro_use]
 mod portable;

@@ -2,7 +2,8 @@
 
 use std::arch::aarch64::*;
 
-use super::vec16::{LANES, V16};
+use super::lines::LANES;
+use super::vec16::V16;
 
 /// Four 128-bit registers: lanes 0..4, 4..8, 8..12 and 12..16.
 #[derive(Clone, Copy)]

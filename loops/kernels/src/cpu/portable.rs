@@ -1,7 +1,8 @@
 //! The portable form: the definition every other level must match bit for bit; and what levels share that
 //! have no products of pairs or quads.
 
-use super::vec16::{Kernel, LANES, V16};
+use super::lines::LANES;
+use super::vec16::{Kernel, V16};
 
 /// The methods on pairs for a level that has no dot products of bf16: a pair is two vectors.
 macro_rules! widened_pairs {

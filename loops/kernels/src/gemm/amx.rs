@@ -3,26 +3,13 @@
 
 use std::ops::Range;
 
-use super::amx_chunked::{CHUNK, Chunked, TILE_ROWS};
+use super::chunked::{CHUNK, Chunked, TILE_ROWS};
 use super::{At, Epilogue, Gemm, load_some};
 use crate::cpu::amx::Tiles;
 use crate::cpu::{LANES, Line, V16};
 
 /// Tiles of rows, and panels, whose sums are kept at the same time.
 pub(super) const ACROSS: usize = 2;
-
-/// So many multiply-adds, rounded up.
-pub(super) fn multiply(count: usize) {
-    let once = TILE_ROWS * LANES * 2 * CHUNK;
-    // SAFETY: there are tiles.
-    let tiles = unsafe { Tiles::with(TILE_ROWS) };
-    for _ in 0..count.div_ceil(4 * once) {
-        tiles.dot::<0, 4, 6>();
-        tiles.dot::<1, 4, 7>();
-        tiles.dot::<2, 5, 6>();
-        tiles.dot::<3, 5, 7>();
-    }
-}
 
 /// Panels whose weights are staged for all rows before those of others: rows pass by less often then.
 const GROUP: usize = 4;

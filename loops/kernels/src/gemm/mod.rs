@@ -13,6 +13,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod amx_chunked;
+mod chunked;
 mod exponent_coded;
 pub mod interleaved;
 mod source;
@@ -20,7 +21,7 @@ mod staging;
 
 use std::ops::Range;
 
-pub use self::amx_chunked::{Chunked, TILE_ROWS, multiply};
+pub use self::chunked::{Chunked, TILE_ROWS};
 pub use self::source::{
     BESIDE_MAX, Bf16Pairs, CODE_ROWS, CodeFactors, Element, Factors, Half, MAX_ROWS, Pairs, Quads,
     SideBySide, Single, Source, Staging, Stepped, Strided,

@@ -7,51 +7,13 @@ use std::ops::Range;
 use crate::cpu::{Kernel, LANES, V16, dispatch, sigmoid};
 use crate::thread_pool::{Executor, Shards};
 
-/// Calls `$body` for each group of sixteen columns with its start and its number of columns.
-macro_rules! columns {
-    ($n:expr, |$at:ident, $width:ident| $body:expr) => {{
-        let n: usize = $n;
-        let mut $at = 0;
-        while $at + LANES <= n {
-            let $width = LANES;
-            $body;
-            $at += LANES;
-        }
-        if $at < n {
-            let $width = n - $at;
-            $body;
-        }
-    }};
-}
-
+#[macro_use]
+mod columns;
 pub mod log_softmax;
 mod rows;
 
+use self::columns::{get, put};
 pub use self::rows::{dot, each_row, exp_row, weighted_sum};
-
-#[inline(always)]
-unsafe fn get<V: V16>(p: *const f32, at: usize, width: usize) -> V {
-    // SAFETY: the caller vouches for `width` values at `p + at`.
-    unsafe {
-        if width == LANES {
-            V::load(p.add(at))
-        } else {
-            V::load_part(p.add(at), width)
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn put<V: V16>(v: V, p: *mut f32, at: usize, width: usize) {
-    // SAFETY: the caller vouches for `width` values at `p + at`.
-    unsafe {
-        if width == LANES {
-            v.store(p.add(at));
-        } else {
-            v.store_part(p.add(at), width);
-        }
-    }
-}
 
 /// `1 / sqrt(mean(x^2) + eps)` of `n` values.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! Operations on rows, and what layers with experts need of them.
 #![allow(unsafe_code)]
 
-use super::{get, put};
+use super::columns::{get, put};
 use crate::cpu::{Kernel, LANES, V16, dispatch, exp};
 use crate::thread_pool::{Executor, Shards};
 

@@ -5,7 +5,7 @@
 //! does (`../cuda/cut.cuh` is the same definition). The exponential is that of the log-probs, good
 //! to 2e-7; what the unit leaves of a whole vocabulary is below that.
 
-use super::{IMPOSSIBLE, PlainDraw, by_rank};
+use super::params::{IMPOSSIBLE, PlainDraw, by_rank};
 use hone_kernels::cpu::{Kernel, LANES, V16, dispatch, exp};
 
 /// What the most likely token weighs. Four million of them fit the sum.

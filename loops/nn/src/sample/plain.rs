@@ -1,7 +1,10 @@
 //! The draw that nothing but the temperature shapes, over the whole vocabulary.
 
-use super::NEGLIGIBLE;
 use hone_kernels::cpu::{Kernel, V16, dispatch};
+
+/// In a draw from the whole vocabulary a token this far (in nats) below the best cannot be drawn: its
+/// probability is below 1e-21.
+const NEGLIGIBLE: f32 = 50.0;
 
 /// Weights that are summed together, and the sums side by side in it.
 const CHUNK: usize = 256;

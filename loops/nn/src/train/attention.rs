@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::attention::{Tile, softmax_row};
-use crate::kv::{BLOCK_TOKENS, KvFormat, KvLayer};
-use crate::layer::{Dims, Pass};
+use crate::kv::{BLOCK_TOKENS, KvLayer};
+use crate::kv_format::KvFormat;
+use crate::pass::{Dims, Pass};
 use hone_kernels::cpu::{Buf, Kernel, LANES, V16, dispatch, padded};
 use hone_kernels::gemm::{Epilogue, Gemm, Half, Source, Stepped, Strided};
 use hone_kernels::thread_pool::Shards;

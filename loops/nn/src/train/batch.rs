@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::layer::{GradBufs, LayerBack, LayerSink, embedding_grad};
-use super::loss::LossStep;
 use super::saved_activations::SavedActivations;
 use super::{Control, StepError, TrainRow};
 use crate::adapter::Adapter;
 use crate::batch::{LogitsWanted, SeqInput};
 use crate::kv::{BLOCK_TOKENS, KvLayer};
-use crate::layer::{Acts, Bufs, LayerAt, Pass, Temp};
+use crate::layer::{Acts, Bufs, LayerAt, Temp};
+use crate::pass::Pass;
 use crate::weights::{Model, Weights};
 use hone_kernels::cpu::Buf;
 use hone_kernels::thread_pool::Executor;
@@ -175,20 +175,6 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Forward, loss and backward; returns the layers that were not computed again.
-    pub(crate) fn micro(
-        &mut self,
-        run: &Run,
-        micro: &MicroBatch,
-        loss: &mut LossStep,
-        pacer: &mut Pacer,
-    ) -> Result<usize, StepError> {
-        self.forward(run, micro, pacer)?;
-        self.loss(run, micro, loss, pacer)?;
-        self.backward(run, micro, &mut *loss.sink, pacer)?;
-        Ok(self.saved.count())
-    }
-
     /// Makes room for a micro-batch; with a budget of bytes for a backward pass.
     fn prepare(&mut self, run: &Run, micro: &MicroBatch) {
         let (cfg, blocks) = (&run.model.config, micro.blocks.len());

@@ -2,24 +2,14 @@
 //! through what the chosen experts say and through what each of them counts. Which are chosen is
 //! no function that has one.
 
-use super::layer::{GradBufs, LayerBack};
+use super::layer::{GradBufs, LayerBack, MixtureGrad};
 use crate::experts::Mixture;
 use crate::layer::Acts;
 use crate::weights::Experts;
 use hone_checkpoint::config::ExpertsConfig;
-use hone_kernels::cpu::{Buf, LANES, padded};
+use hone_kernels::cpu::{LANES, padded};
 use hone_kernels::matrix::{PackedMatrix, Rows, RowsMut, Store};
 use hone_kernels::ops::{GluShape, dot, each_row, swiglu_backward, weighted_sum};
-
-/// Buffers of this gradient.
-#[derive(Default)]
-pub(super) struct MixtureGrad {
-    /// Of what each expert said, then of what it heard `[pairs][hidden]`.
-    pairs: Buf,
-    act: Buf,
-    /// Of the router's scores `[tokens][experts]`.
-    scores: Buf,
-}
 
 impl LayerBack<'_> {
     /// Sets `bufs.dnormed` to the gradient of the experts' input, from `bufs.dx`, that of their

@@ -1,10 +1,10 @@
 //! Gradient of one transformer layer.
 
 use super::attention::AttentionGrad;
-use super::experts::MixtureGrad;
 use crate::adapter::{Adapter, Change, Changes, Pair};
 use crate::kv::KvLayer;
-use crate::layer::{Acts, Pass, Temp};
+use crate::layer::{Acts, Temp};
+use crate::pass::Pass;
 use crate::rope::rotate;
 use crate::weights::{LayerWeights, Linear, Mlp};
 use hone_checkpoint::Target;
@@ -16,6 +16,16 @@ use hone_kernels::ops::{NormGrad, RmsNorm, add_to, each_row, swiglu_backward};
 pub(crate) enum LayerSink<'a> {
     Full(&'a mut LayerWeights),
     Adapter(&'a mut Changes),
+}
+
+/// Buffers of the gradient of a layer with experts.
+#[derive(Default)]
+pub(super) struct MixtureGrad {
+    /// Of what each expert said, then of what it heard `[pairs][hidden]`.
+    pub(super) pairs: Buf,
+    pub(super) act: Buf,
+    /// Of the router's scores `[tokens][experts]`.
+    pub(super) scores: Buf,
 }
 
 /// Buffers of the backward pass, reused by all layers.

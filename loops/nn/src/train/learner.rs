@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::adam::{AdamW, Moments, norm};
 use super::batch::{Buffers, LossPosition, MicroBatch, Pacer, Run, Sink};
 use super::check::{check, check_model, check_rows};
-use super::loss::{Counts, Logprobs, LossInputs, LossStep, Sums, sequences};
+use super::loss::{Counts, Logprobs, LossInputs, LossStep, PerToken, Sums, per_token, sequences};
 use super::params::{Mark, Params};
 use super::state::{StateError, load, save};
 use super::totals::Totals;
@@ -215,14 +215,9 @@ impl Learner {
         result
     }
 
-    /// The current weights, to go back to. The moments go on from where they are.
+    /// The current weights, to go back to by [`Self::half_way`]. The moments go on from where they are.
     pub fn mark(&mut self) -> Mark {
         Mark(self.params.copy())
-    }
-
-    /// Goes back to the weights of `mark`.
-    pub fn back_to(&mut self, mark: &Mark) {
-        self.params.restore(&mark.0);
     }
 
     /// Goes to half the way from `from` to `to`.
@@ -557,15 +552,6 @@ impl Learner {
         }
         Ok(())
     }
-}
-
-/// A value per row and loss token.
-pub type PerToken<T> = Vec<Vec<T>>;
-
-/// A value to be filled in per loss token.
-pub(super) fn per_token<T: Clone>(rows: &[TrainRow], value: T) -> PerToken<T> {
-    let of_row = |row: &TrainRow| vec![value.clone(); row.loss.len()];
-    rows.iter().map(of_row).collect()
 }
 
 fn clear(sink: &mut Sink) {

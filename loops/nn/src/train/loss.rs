@@ -20,8 +20,17 @@ const CHUNK_LOGITS: usize = 1 << 18;
 /// Vocabulary panels transposed at a time for the input gradient.
 const VOCAB_PANELS: usize = 256;
 
+/// A value per row and loss token.
+pub type PerToken<T> = Vec<Vec<T>>;
+
+/// A value to be filled in per loss token.
+pub(super) fn per_token<T: Clone>(rows: &[TrainRow], value: T) -> PerToken<T> {
+    let of_row = |row: &TrainRow| vec![value.clone(); row.loss.len()];
+    rows.iter().map(of_row).collect()
+}
+
 /// Log-probs of every loss token, `[row][item]` as in the step's rows.
-pub(crate) type Logprobs = Vec<Vec<f32>>;
+pub(crate) type Logprobs = PerToken<f32>;
 
 /// What the loss of an update needs besides logits.
 pub struct LossInputs<'a> {
@@ -150,6 +159,20 @@ fn chunk(model: &Model) -> usize {
 }
 
 impl Buffers {
+    /// Forward, loss and backward; returns the layers that were not computed again.
+    pub(crate) fn micro(
+        &mut self,
+        run: &Run,
+        micro: &MicroBatch,
+        loss: &mut LossStep,
+        pacer: &mut Pacer,
+    ) -> Result<usize, StepError> {
+        self.forward(run, micro, pacer)?;
+        self.loss(run, micro, loss, pacer)?;
+        self.backward(run, micro, &mut *loss.sink, pacer)?;
+        Ok(self.saved.count())
+    }
+
     /// Shows the logits of the micro-batch's loss positions, from `self.x`, one after the other.
     pub(crate) fn visit(
         &mut self,

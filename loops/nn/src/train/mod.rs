@@ -26,8 +26,8 @@ mod saved_activations_tests;
 mod tests;
 
 pub use batch::{LossPosition, MicroBatch, Pacer, Run, Sink};
-pub use learner::{Learner, PerToken};
-pub use loss::{LossStep, RowGrad, TokenPull};
+pub use learner::Learner;
+pub use loss::{LossStep, PerToken, RowGrad, TokenPull};
 pub use objective::{
     Distill, KlEstimator, Objective, SequenceView, SoftTargets, Term, TokenView, TopK, ess_scale,
 };

@@ -8,7 +8,8 @@
 use std::mem::swap;
 
 use crate::experts::{Mixture, Route};
-use crate::layer::{Acts, Dims};
+use crate::layer::Acts;
+use crate::pass::Dims;
 use hone_checkpoint::config::ModelConfig;
 use hone_kernels::cpu::{Buf, LANES, padded};
 

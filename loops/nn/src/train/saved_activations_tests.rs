@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::saved_activations::{SavedActivations, Size};
 use super::*;
 use crate::adapter::Adapter;
-use crate::bench::starter_shape;
+use crate::shapes::starter_shape;
 use crate::testing::{
     PPO, config, forms_of, go_on, lora_of, model, policy, recorded, tokens, with_experts,
 };

@@ -1,17 +1,13 @@
-//! A learner's state as safetensors bytes: masters, moments and update count, bit for bit.
+//! A learner's state as bytes of a safetensors file: masters, moments and update count, bit for bit.
 
-use std::collections::HashMap;
-
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::adam::Moments;
 use hone_checkpoint::AdapterConfig;
 use hone_checkpoint::digest::Digest32;
+use hone_checkpoint::named_arrays::{self, NamedArrays};
 
 const FORMAT: &str = "hone-learner-1";
-/// The metadata entry that describes the state.
-const KEY: &str = "hone";
 
 /// Why a saved state cannot be resumed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -61,17 +57,13 @@ pub(crate) struct Saved {
     pub(crate) moments: Moments,
 }
 
-fn le_bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
 /// Serializes; `masters` in fixed order.
 pub(crate) fn save(identity: &Identity, masters: &[&[f32]], moments: &Moments) -> Vec<u8> {
-    let mut data: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut arrays: Vec<(String, &[f32])> = Vec::new();
     for (index, master) in masters.iter().enumerate() {
-        data.push((format!("master.{index:05}"), le_bytes(master)));
-        data.push((format!("m.{index:05}"), le_bytes(&moments.first[index])));
-        data.push((format!("v.{index:05}"), le_bytes(&moments.second[index])));
+        arrays.push((format!("master.{index:05}"), master));
+        arrays.push((format!("m.{index:05}"), &moments.first[index]));
+        arrays.push((format!("v.{index:05}"), &moments.second[index]));
     }
     let about = json!({
         "format": FORMAT,
@@ -79,14 +71,7 @@ pub(crate) fn save(identity: &Identity, masters: &[&[f32]], moments: &Moments) -
         "base": identity.base,
         "updates": moments.updates,
     });
-    // One entry: several would be written in an order that changes from run to run.
-    let metadata = HashMap::from([(KEY.to_owned(), about.to_string())]);
-    let views = data.iter().map(|(name, bytes)| {
-        let view = TensorView::new(Dtype::F32, vec![bytes.len() / 4], bytes)
-            .expect("four bytes per value");
-        (name.as_str(), view)
-    });
-    serialize(views, Some(metadata)).expect("names are distinct and views are valid")
+    named_arrays::to_bytes(&about, &arrays)
 }
 
 /// Reads back what [`save`] wrote; `lengths` are those of the learner's arrays.
@@ -95,11 +80,7 @@ pub(crate) fn load(
     identity: &Identity,
     lengths: &[usize],
 ) -> Result<Saved, StateError> {
-    let damaged = |why: String| StateError::Damaged(why);
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(e.to_string()))?;
-    let about = header.metadata().as_ref().and_then(|m| m.get(KEY));
-    let about = about.ok_or_else(|| damaged(format!("no {KEY} entry")))?;
-    let about: Value = serde_json::from_str(about).map_err(|e| damaged(e.to_string()))?;
+    let about = named_arrays::about(bytes).map_err(StateError::Damaged)?;
     let wanted = [
         ("format", FORMAT),
         ("trained", identity.trained.as_str()),
@@ -117,23 +98,13 @@ pub(crate) fn load(
         }
     }
     let updates = about["updates"].as_u64();
-    let updates = updates.ok_or_else(|| damaged("no update count".to_owned()))?;
-    let tensors = SafeTensors::deserialize(bytes).map_err(|e| damaged(e.to_string()))?;
-    let array = |kind: &str, index: usize, length: usize| {
-        let name = format!("{kind}.{index:05}");
-        let view = tensors.tensor(&name).map_err(|e| damaged(e.to_string()))?;
-        if view.dtype() != Dtype::F32 || view.data().len() != length * 4 {
-            return Err(damaged(format!("{name} does not hold {length} values")));
-        }
-        let values = view.data().chunks_exact(4);
-        let value = |b: &[u8]| f32::from_le_bytes(b.try_into().expect("chunks of four"));
-        Ok(values.map(value).collect::<Vec<f32>>())
-    };
+    let updates = updates.ok_or_else(|| StateError::Damaged("no update count".to_owned()))?;
+    let arrays = NamedArrays::open(bytes).map_err(StateError::Damaged)?;
     let all = |kind: &str| {
         let lengths = lengths.iter().enumerate();
-        lengths
-            .map(|(i, &n)| array(kind, i, n))
-            .collect::<Result<Vec<_>, _>>()
+        let each = lengths.map(|(i, &n)| arrays.array(&format!("{kind}.{i:05}"), n));
+        each.collect::<Result<Vec<_>, _>>()
+            .map_err(StateError::Damaged)
     };
     let moments = Moments {
         first: all("m")?,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::batch::Sink;
 use super::*;
 use crate::adapter::Adapter;
-use crate::bench::starter_shape;
 use crate::kernel_support::Levels;
-use crate::kv::KvFormat;
+use crate::kv_format::KvFormat;
 use crate::score::score;
+use crate::shapes::starter_shape;
 use crate::testing::{
     FAMILIES, Oracle, PPO, config, dense, forms_of, go_on, learner, lora, model, policy, rows,
     tiny, tokens, with_experts,
@@ -351,9 +351,9 @@ fn an_update_is_taken_back_whole_or_by_half() {
     learner.half_way(&from, &from);
     let before = learner.logprobs(&rows, &mut go_on).unwrap();
     assert!(near != far && near != before);
-    learner.back_to(&to);
+    learner.half_way(&to, &to);
     assert_eq!(learner.logprobs(&rows, &mut go_on).unwrap(), far);
-    learner.back_to(&half);
+    learner.half_way(&half, &half);
     assert_eq!(learner.logprobs(&rows, &mut go_on).unwrap(), near);
 }
 

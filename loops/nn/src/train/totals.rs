@@ -1,7 +1,6 @@
 //! What a step comes to.
 
-use super::learner::per_token;
-use super::loss::{Logprobs, Sums};
+use super::loss::{Logprobs, Sums, per_token};
 use super::{StepReport, TrainRow};
 
 /// Sums over the updates of a step.

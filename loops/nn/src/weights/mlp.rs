@@ -1,7 +1,6 @@
 //! What follows the attention of a layer: one dense part, or experts.
 
-use super::Linear;
-use super::named::{EachTensor, Values};
+use super::linear::Linear;
 use hone_kernels::format::block_quant::WeightFormat;
 use hone_kernels::matrix::PackedMatrix;
 
@@ -86,22 +85,4 @@ pub(super) fn of_router(format: WeightFormat) -> WeightFormat {
 pub(super) fn of_expert(layer: usize, expert: usize) -> [String; 3] {
     let name = |part| format!("model.layers.{layer}.mlp.experts.{expert}.{part}.weight");
     ["gate_proj", "up_proj", "down_proj"].map(name)
-}
-
-impl Experts {
-    /// Part of [`Weights::each_tensor`].
-    pub(super) fn each_tensor(&self, layer: usize, each: &mut EachTensor) {
-        let shape = |w: &PackedMatrix| vec![w.out, w.inp];
-        let router = format!("model.layers.{layer}.mlp.gate.weight");
-        each(router, shape(&self.router), Values::all(&self.router));
-        for (expert, (both, down)) in self.gate_up.iter().zip(&self.down).enumerate() {
-            let names = of_expert(layer, expert);
-            let ffn = down.inp;
-            let [gate, up, name] = names;
-            each(gate, vec![ffn, both.inp], Values::Rows(both, 0..ffn));
-            let rows = Values::Rows(both, ffn..2 * ffn);
-            each(up, vec![ffn, both.inp], rows);
-            each(name, shape(down), Values::all(down));
-        }
-    }
 }

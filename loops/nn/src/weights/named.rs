@@ -4,17 +4,18 @@ use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
-use super::{Mlp, Weights, stacks};
+use super::mlp::{Experts, Mlp, of_expert};
+use super::{Weights, stacks};
 use hone_checkpoint::NamedTensor;
 use hone_checkpoint::config::ModelConfig;
 use hone_checkpoint::digest::{Digest32, hash_head, hash_values};
 use hone_kernels::matrix::PackedMatrix;
 
 /// Takes name, shape and values of a tensor.
-pub(super) type EachTensor<'a> = dyn FnMut(String, Vec<usize>, Values<'_>) + 'a;
+type EachTensor<'a> = dyn FnMut(String, Vec<usize>, Values<'_>) + 'a;
 
 /// The values of a tensor, where they are kept.
-pub(super) enum Values<'a> {
+enum Values<'a> {
     /// One row.
     Vector(&'a [f32]),
     /// Some rows of a matrix.
@@ -23,7 +24,7 @@ pub(super) enum Values<'a> {
 
 impl<'a> Values<'a> {
     /// All rows of a matrix.
-    pub(super) fn all(panels: &'a PackedMatrix) -> Self {
+    fn all(panels: &'a PackedMatrix) -> Self {
         Self::Rows(panels, 0..panels.out)
     }
 
@@ -130,6 +131,24 @@ impl Weights {
         each("model.norm.weight".to_owned(), vec![cfg.hidden], norm);
         if let Some(head) = &self.head {
             each("lm_head.weight".to_owned(), embed_shape, Values::all(head));
+        }
+    }
+}
+
+impl Experts {
+    /// Part of [`Weights::each_tensor`].
+    fn each_tensor(&self, layer: usize, each: &mut EachTensor) {
+        let shape = |w: &PackedMatrix| vec![w.out, w.inp];
+        let router = format!("model.layers.{layer}.mlp.gate.weight");
+        each(router, shape(&self.router), Values::all(&self.router));
+        for (expert, (both, down)) in self.gate_up.iter().zip(&self.down).enumerate() {
+            let names = of_expert(layer, expert);
+            let ffn = down.inp;
+            let [gate, up, name] = names;
+            each(gate, vec![ffn, both.inp], Values::Rows(both, 0..ffn));
+            let rows = Values::Rows(both, ffn..2 * ffn);
+            each(up, vec![ffn, both.inp], rows);
+            each(name, shape(down), Values::all(down));
         }
     }
 }

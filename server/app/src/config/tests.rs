@@ -302,9 +302,9 @@ fn no_everyday_prompt_is_a_question_that_knowledge_is_measured_with() {
 fn keys_and_values_are_kept_as_the_matrices_are() {
     use super::sections::KeyValues;
     use hone_kernels::WeightFormat;
-    use hone_nn::{KvFormat, Model, Weights, bench};
+    use hone_nn::{KvFormat, Model, Weights};
     let model = |format| {
-        let shape = bench::starter_shape();
+        let shape = crate::shapes::starter_shape();
         let weights = Weights::random(&shape, 1).into_format(format);
         Model::new(shape, weights)
     };

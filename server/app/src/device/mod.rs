@@ -126,7 +126,7 @@ impl std::fmt::Display for Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hone_nn::bench::starter_shape;
+    use crate::shapes::starter_shape;
 
     #[test]
     fn asking_for_cuda_where_there_is_none_is_one_clear_sentence() {
