@@ -1,41 +1,10 @@
 //! What a device has to be able to do, and memory on it.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::launches::Launches;
+use super::launches::{Launch, Launches, Size};
 use hone_nn::DeviceError;
-
-/// One launch of a kernel.
-#[derive(Debug, Clone, Copy)]
-pub struct Launch {
-    /// The kernel's name.
-    pub kernel: &'static str,
-    /// Blocks in x, y and z.
-    pub grid: [u32; 3],
-    /// Threads of a block.
-    pub block: u32,
-    /// Bytes of a block's memory beside what the kernel has.
-    pub room: u32,
-    /// The kernel's argument.
-    pub args: *const c_void,
-}
-
-/// How many blocks a kernel has, and how large they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) grid: [u32; 3],
-    pub(super) block: u32,
-    pub(super) room: u32,
-}
-
-impl From<([u32; 3], u32)> for Size {
-    fn from((grid, block): ([u32; 3], u32)) -> Self {
-        let room = 0;
-        Self { grid, block, room }
-    }
-}
 
 /// What a device has.
 #[derive(Debug, Clone, Copy)]

@@ -4,178 +4,20 @@
 //! and launches that come again are the same. There are blocks for as many tiles of rows as there can
 //! be, and those of tiles that are not there end at once.
 
-use std::sync::Arc;
-
-use super::DeviceLinear;
-use super::args::{ExpertLinear, Gate, Group, Linear, Listed, Matrix, Mix, Route, Stack};
-use super::driver::{Buffer, Cut, Driver};
-use super::layers::{Pass, WIDE};
-use super::matrix::{Packer, stack};
-use hone_checkpoint::config::{ExpertsConfig, ModelConfig};
+use super::args::{ExpertLinear, Gate, Group, Linear, Listed, Mix, Route};
+use super::launcher::{Pass, WIDE};
+use super::places::Tiling;
+use super::weights::DeviceExperts;
+use hone_checkpoint::config::ExpertsConfig;
 use hone_kernels::cpu::padded;
 use hone_nn::DeviceError;
-use hone_nn::backend::Experts;
 
-/// Most experts of a layer (src/cuda/experts.cuh).
-pub(super) const EXPERTS_MAX: usize = 1_024;
-/// In place of the ids of a row whose experts are not recorded.
-pub(super) const NOT_RECORDED: u16 = u16::MAX;
 /// Threads of the block that groups pairs.
 const GROUP_THREADS: u32 = 512;
 /// Bytes of a tile in the list (src/cuda/experts.cuh).
 const TILE_BYTES: usize = 16;
 /// Most blocks of one launch along its second and its third axis.
 const GRID_ROWS_MAX: usize = 65_535;
-
-/// What follows the attention of a layer.
-pub(super) enum DeviceMlp {
-    /// Gate and up, and down.
-    Dense([DeviceLinear; 2]),
-    Sparse(DeviceExperts),
-}
-
-/// Experts of one layer, and the matrix that scores them.
-pub(super) struct DeviceExperts {
-    router: Matrix,
-    gate_up: Stack,
-    down: Stack,
-    /// Where they are.
-    _memory: [Buffer; 3],
-}
-
-impl DeviceExperts {
-    pub(super) fn new(driver: &Arc<dyn Driver>, from: &Experts) -> Result<Self, DeviceError> {
-        let mut packer = Packer::default();
-        let router = packer.matrix(&from.router);
-        let memory = packer.upload(driver)?;
-        let router = router.of(&memory);
-        let (gate_up, of_gate_up) = stack(driver, &from.gate_up)?;
-        let (down, of_down) = stack(driver, &from.down)?;
-        Ok(Self {
-            router,
-            gate_up,
-            down,
-            _memory: [memory, of_gate_up, of_down],
-        })
-    }
-}
-
-/// Addresses of the results of a layer with experts, as `Mixture` of the processor. Pairs are
-/// numbered token by token.
-#[derive(Clone, Copy, Default)]
-pub(super) struct MixPlaces {
-    scores: u64,
-    ids: u64,
-    weights: u64,
-    tiles: u64,
-    tokens: u64,
-    pairs: u64,
-    gate_up: u64,
-    act: u64,
-    said: u64,
-    /// Where rows whose logits are wanted tell their ids; 0 where nobody asks.
-    pub(super) record: u64,
-    /// Ids to use instead of those that the router would choose; 0 where there are none.
-    pub(super) recorded: u64,
-}
-
-impl MixPlaces {
-    /// Takes the room of so many rows; nothing where the model has no experts.
-    pub(super) fn cut(cut: &mut Cut, cfg: &ModelConfig, rows: usize) -> Self {
-        let Some(experts) = &cfg.experts else {
-            return Self::default();
-        };
-        let pairs = rows * experts.chosen;
-        Self {
-            scores: cut.floats(rows * padded(experts.count)),
-            ids: cut.floats(pairs.div_ceil(2)),
-            weights: cut.floats(pairs),
-            tiles: cut.floats(4 * Tiling::of(experts, rows).tiles),
-            tokens: cut.floats(pairs),
-            pairs: cut.floats(pairs),
-            gate_up: cut.floats(pairs * padded(2 * experts.ffn)),
-            act: cut.floats(pairs * padded(experts.ffn)),
-            said: cut.floats(pairs * padded(cfg.hidden)),
-            record: 0,
-            recorded: 0,
-        }
-    }
-
-    pub(super) fn moved(self, by: u64) -> Self {
-        Self {
-            scores: self.scores + by,
-            ids: self.ids + by,
-            weights: self.weights + by,
-            tiles: self.tiles + by,
-            tokens: self.tokens + by,
-            pairs: self.pairs + by,
-            gate_up: self.gate_up + by,
-            act: self.act + by,
-            said: self.said + by,
-            ..self
-        }
-    }
-
-    fn listed(&self) -> Listed {
-        Listed {
-            tiles: self.tiles,
-            tokens: self.tokens,
-            pairs: self.pairs,
-        }
-    }
-}
-
-/// How the rows of every expert are cut into tiles: up to `2^shift` rows each, and the most tiles that
-/// there can be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Tiling {
-    shift: u32,
-    tiles: usize,
-}
-
-impl Tiling {
-    fn of(cfg: &ExpertsConfig, rows: usize) -> Self {
-        let pairs = rows * cfg.chosen;
-        if rows <= 1 {
-            return Self {
-                shift: 0,
-                tiles: pairs,
-            };
-        }
-        // Most experts fit one tile where it has room for twice the mean of rows.
-        let fits = |shift: &u32| cfg.count << shift >= 2 * pairs;
-        let shift = (2..6).find(fits).unwrap_or(6);
-        let used = cfg.count.min(pairs);
-        let tiles = match rows <= 1 << shift {
-            true => used,
-            // Beside whole ones, every expert has one that is not.
-            false => (pairs >> shift) + used,
-        };
-        Self { shift, tiles }
-    }
-
-    /// The kernel, outputs and threads of a block.
-    fn kernel(self, w: &Matrix) -> (&'static str, u32, u32) {
-        macro_rules! kernels {
-            ($($format:literal)*) => {
-                [$([
-                    concat!("experts_", $format, "_1"),
-                    concat!("experts_", $format, "_4"),
-                    concat!("experts_", $format, "_8"),
-                    concat!("experts_", $format, "_16"),
-                    concat!("experts_", $format, "_32"),
-                    concat!("experts_", $format, "_64"),
-                ]),*]
-            };
-        }
-        const KERNELS: [[&str; 6]; 4] = kernels!("f32" "bf16" "q8" "q4");
-        let name = KERNELS[w.format as usize][self.shift.saturating_sub(1) as usize];
-        match self.shift {
-            0..=2 => (name, 32, 64),
-            _ => (name, 64, 160),
-        }
-    }
-}
 
 impl Pass<'_> {
     /// `proj` becomes what the experts of every row say, of its second normed input.

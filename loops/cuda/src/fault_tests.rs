@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Device;
-use super::driver::{Driver, Growing, Launch, Limits};
+use super::driver::{Driver, Growing, Limits};
 use super::emulator::Emulator;
+use super::launches::Launch;
 use super::pass::DevicePass;
 use super::tests::{emulator, on};
 use crate::testing::{lora_of, model, tiny, tokens, with_experts};
@@ -130,7 +131,7 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
     );
     driver.leave(64 << 20);
     let device = load().unwrap();
-    let error = DevicePass::new(Arc::clone(&device), 1_000_000)
+    let error = DevicePass::new(Arc::clone(&device.weights), 1_000_000)
         .err()
         .unwrap()
         .to_string();
@@ -185,7 +186,7 @@ fn passes_within_what_was_reserved_take_no_more_memory() {
         let adapters = [1, 2, 3, 4].map(|seed| Adapter::random(&cfg, widest.clone(), seed));
         adapters.iter().for_each(|a| device.upload(a).unwrap());
         let blocks = cfg.max_positions.div_ceil(BLOCK_TOKENS) as u32;
-        let mut pass = DevicePass::new(device, 4 * blocks as usize).unwrap();
+        let mut pass = DevicePass::new(Arc::clone(&device.weights), 4 * blocks as usize).unwrap();
         pass.reserve(rows, picked).unwrap();
         let before = driver.given.load(Ordering::Relaxed);
         let text = tokens(&cfg, cfg.max_positions, 7);
@@ -230,7 +231,7 @@ fn a_pass_that_was_refused_memory_can_be_made_again() {
         let through = |refuses: u64| {
             // A copy is not on the device yet.
             let adapter = adapter.clone();
-            let mut pass = DevicePass::new(Arc::clone(&device), 2).unwrap();
+            let mut pass = DevicePass::new(Arc::clone(&device.weights), 2).unwrap();
             driver.refuses.store(refuses, Ordering::Relaxed);
             let (mut said, mut drawn, mut refused) = (Vec::new(), None, false);
             let [_, cut] = draws();

@@ -1,10 +1,10 @@
 //! The products of a batch's adapters, for launches that compute many of them.
 
-use super::Device;
 use super::adapter::Placement;
 use super::args::{Leave, Linear, Matrix};
-use super::layers::Places;
+use super::places::Places;
 use super::plan::Run;
+use super::weights::DeviceWeights;
 use hone_checkpoint::Target;
 use hone_kernels::cpu::padded;
 use hone_nn::DeviceError;
@@ -51,7 +51,7 @@ pub(super) type LayerJobs = Vec<[Jobs; 4]>;
 
 /// The products of all adapters of a batch, layer by layer.
 pub(super) fn all_jobs(
-    device: &Device,
+    device: &DeviceWeights,
     runs: &[Run],
     (places, low_rank): (&Places, u64),
 ) -> Result<(Vec<Linear>, LayerJobs), DeviceError> {
@@ -99,7 +99,7 @@ pub(super) fn all_jobs(
 
 /// Makes the products of one layer's adapters.
 struct JobMaker<'a> {
-    device: &'a Device,
+    device: &'a DeviceWeights,
     layer: usize,
     runs: &'a [Run<'a>],
     low_rank: u64,

@@ -2,8 +2,37 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::ffi::c_void;
 
-use super::driver::{Launch, Size};
+/// One launch of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Bytes of a block's memory beside what the kernel has.
+    pub room: u32,
+    /// The kernel's argument.
+    pub args: *const c_void,
+}
+
+/// How many blocks a kernel has, and how large they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) grid: [u32; 3],
+    pub(super) block: u32,
+    pub(super) room: u32,
+}
+
+impl From<([u32; 3], u32)> for Size {
+    fn from((grid, block): ([u32; 3], u32)) -> Self {
+        let room = 0;
+        Self { grid, block, room }
+    }
+}
 
 /// Lists that were started once, and prepared ones that are kept.
 const ONCE: usize = 8;

@@ -1,25 +1,14 @@
 //! The layers of a forward pass as launches: what ../layer.rs does.
 
-use std::cell::RefCell;
-
 use super::args::{Attend, Embed, Gate, Linear, Linears, Matrix, Norm, Place, TILE_WORDS};
-use super::driver::{Buffer, Driver, Size, launch};
-use super::experts::{DeviceMlp, MixPlaces};
-use super::jobs::LayerJobs;
-use super::launches::Launches;
-use super::linear::{FEW_ROWS, linear_launch};
-use super::plan::{Plan, SCORES_CHUNK, window};
-use super::{Device, DeviceLayer, DeviceLinear};
+use super::driver::Buffer;
+use super::launcher::{NORM_THREADS, Pass, WIDE};
+use super::linear::FEW_ROWS;
+use super::plan::{SCORES_CHUNK, window};
+use super::weights::{DeviceLayer, DeviceLinear, DeviceMlp};
 use hone_kernels::cpu::padded;
 use hone_nn::DeviceError;
-use hone_nn::backend::Dims;
 
-/// Threads of a block for operations that have one thread per element, and for attention.
-pub(super) const WIDE: u32 = 128;
-/// Threads of a block that norms a row.
-pub(super) const NORM_THREADS: u32 = 512;
-/// Blocks of threads that a large device computes at the same time, at the least.
-pub(super) const PROCESSORS: u32 = 96;
 /// What comes next may take this part of a device's cache.
 const NEXT_SHARE: u64 = 3;
 /// Threads and dimensions of a block that weighs values.
@@ -131,24 +120,6 @@ pub const KERNELS: &[&str] = &[
     "experts_q4_64",
 ];
 
-/// Addresses of the buffers in one pass.
-#[derive(Clone, Copy)]
-pub(super) struct Places {
-    pub(super) words: u64,
-    pub(super) x: u64,
-    pub(super) mid: u64,
-    pub(super) normed: u64,
-    pub(super) qkv: u64,
-    pub(super) q: u64,
-    pub(super) attn: u64,
-    pub(super) proj: u64,
-    pub(super) gate_up: u64,
-    pub(super) act: u64,
-    pub(super) scores: u64,
-    pub(super) logits: u64,
-    pub(super) mix: MixPlaces,
-}
-
 /// One projection: a linear layer with its input and output.
 struct Step {
     linear: DeviceLinear,
@@ -157,27 +128,6 @@ struct Step {
     rows: usize,
     /// What is read soon after.
     next: Option<Matrix>,
-}
-
-/// Where a pass's launches go.
-#[derive(Clone, Copy)]
-pub(super) enum To<'a> {
-    /// They start at once, in this order.
-    Driver(&'a dyn Driver),
-    /// They are recorded.
-    List(&'a RefCell<Launches>),
-}
-
-/// One pass over all layers.
-pub(super) struct Pass<'a> {
-    pub(super) device: &'a Device,
-    pub(super) to: To<'a>,
-    pub(super) dims: Dims,
-    pub(super) plan: &'a Plan,
-    pub(super) at: Places,
-    /// Per layer: query, key and value; output; gate and up; down. Empty without adapters.
-    pub(super) jobs: &'a LayerJobs,
-    pub(super) job_list: u64,
 }
 
 impl Pass<'_> {
@@ -425,26 +375,6 @@ impl Pass<'_> {
                 )
             }
             _ => (0, 0),
-        }
-    }
-
-    pub(super) fn linear(&self, mut args: Linear) -> Result<(), DeviceError> {
-        let (kernel, size) = linear_launch(&mut args, &self.device.driver.limits());
-        self.launch(kernel, size, &args)
-    }
-
-    pub(super) fn launch<T: Copy>(
-        &self,
-        kernel: &'static str,
-        size: impl Into<Size>,
-        args: &T,
-    ) -> Result<(), DeviceError> {
-        match self.to {
-            To::Driver(driver) => launch(driver, kernel, size, args),
-            To::List(list) => {
-                list.borrow_mut().push(kernel, size, args);
-                Ok(())
-            }
         }
     }
 }

@@ -18,13 +18,16 @@ mod draw;
 mod driver;
 mod experts;
 mod jobs;
+mod launcher;
 mod launches;
 mod layers;
 mod linear;
 mod matrix;
 mod pass;
+mod places;
 mod plan;
 mod train;
+mod weights;
 
 // The emulator names this crate from outside.
 #[cfg(test)]
@@ -48,7 +51,6 @@ mod testing;
 mod tests;
 
 pub use self::device::Device;
-pub(crate) use self::device::{DeviceLayer, DeviceLinear};
-pub use self::driver::{Driver, Launch, Limits};
-pub use self::launches::{Launches, Repeats};
+pub use self::driver::{Driver, Limits};
+pub use self::launches::{Launch, Launches, Repeats};
 pub use self::layers::KERNELS;

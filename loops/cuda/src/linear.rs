@@ -2,7 +2,8 @@
 //! of it changes a bit.
 
 use super::args::{Format, Linear};
-use super::driver::{Driver, Limits, Size, launch};
+use super::driver::{Driver, Limits, launch};
+use super::launches::Size;
 use hone_nn::DeviceError;
 
 /// Most rows of the kernels that compute what is beside in further blocks.

@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::Device;
 use super::draw::Drawing;
 use super::driver::{Buffer, Cut, Driver, Growing, start};
-use super::experts::MixPlaces;
 use super::jobs::{LayerJobs, all_jobs, list_bytes_most, low_rank_bytes, rank_stride};
+use super::launcher::{Pass, To};
 use super::launches::Launches;
-use super::layers::{Pass, Places, To};
+use super::places::{MixPlaces, Places};
 use super::plan::{Plan, Run, runs, score_bytes_most, window, words_most};
+use super::weights::DeviceWeights;
 use hone_kernels::cpu::padded;
 use hone_nn::backend::Dims;
 use hone_nn::{BLOCK_TOKENS, DeviceError, ForwardBackend, Logits, SeqInput};
@@ -20,7 +20,7 @@ const RANK_RESERVED: usize = 256;
 
 /// Keys, values and buffers of one engine on a device.
 pub(crate) struct DevicePass {
-    device: Arc<Device>,
+    device: Arc<DeviceWeights>,
     /// In whose order it runs.
     driver: Arc<dyn Driver>,
     keys: Vec<Buffer>,
@@ -57,25 +57,25 @@ struct Buffers {
 
 impl DevicePass {
     /// Memory for `blocks` blocks of keys and values.
-    pub(crate) fn new(device: Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
+    pub(crate) fn new(device: Arc<DeviceWeights>, blocks: usize) -> Result<Self, DeviceError> {
         let driver = Arc::clone(&device.driver);
         Self::driven(device, driver, blocks)
     }
 
     /// As [`Self::new`], in an order of its own that gives way to serving.
-    pub(crate) fn second(device: Arc<Device>, blocks: usize) -> Result<Self, DeviceError> {
+    pub(crate) fn second(device: Arc<DeviceWeights>, blocks: usize) -> Result<Self, DeviceError> {
         let driver = device.driver.second()?;
         Self::driven(device, driver, blocks)
     }
 
     fn driven(
-        device: Arc<Device>,
+        device: Arc<DeviceWeights>,
         driver: Arc<dyn Driver>,
         blocks: usize,
     ) -> Result<Self, DeviceError> {
         let cfg = &device.model.config;
-        let needed = (blocks * hone_nn::DeviceModel::bytes_per_block(&*device)) as u64;
-        let free = hone_nn::DeviceModel::memory_free(&*device)?;
+        let needed = (blocks * device.bytes_per_block()) as u64;
+        let free = device.memory_free()?;
         if needed > free {
             let what = "keys and values (serve.kv_cache_bytes_max)".to_owned();
             return Err(DeviceError::Memory { what, needed, free });
@@ -119,7 +119,7 @@ impl DevicePass {
     /// Sizes the buffers and copies what the kernels read.
     fn prepare(
         &mut self,
-        device: &Device,
+        device: &DeviceWeights,
         runs: &[Run],
     ) -> Result<(Places, LayerJobs, u64), DeviceError> {
         let (cfg, driver) = (&device.model.config, &self.driver);
@@ -229,7 +229,7 @@ impl Buffers {
     /// Room for a pass over so many rows, of which so many are picked, with so many bytes of scores.
     fn sized(
         &mut self,
-        device: &Device,
+        device: &DeviceWeights,
         driver: &Arc<dyn Driver>,
         (rows, picked, score_bytes): (usize, usize, usize),
     ) -> Result<Places, DeviceError> {
@@ -259,7 +259,7 @@ impl Buffers {
 
 /// Room for the results of layers with experts.
 fn mixture(
-    device: &Device,
+    device: &DeviceWeights,
     (driver, bufs): (&Arc<dyn Driver>, &mut Buffers),
     (rows, picked): (usize, usize),
 ) -> Result<MixPlaces, DeviceError> {

@@ -54,7 +54,7 @@ pub(super) fn compare(
 ) {
     let device = on(Arc::clone(driver) as Arc<dyn Driver>, model);
     let blocks = 1 + cases.iter().flat_map(|c| &c.blocks).max().unwrap();
-    let mut pass = DevicePass::new(Arc::clone(&device), blocks as usize).unwrap();
+    let mut pass = DevicePass::new(Arc::clone(&device.weights), blocks as usize).unwrap();
     let mut kv = KvPool::new(model, blocks as usize);
     let (mut scratch, exec) = (Scratch::default(), Executor::new(1));
     for (number, step) in steps.iter().enumerate() {
@@ -332,7 +332,7 @@ fn a_draw_on_a_device_is_the_samplers_draw() {
     let model = Arc::new(model(&cfg, 8));
     let emulator = emulator();
     let device = on(Arc::clone(&emulator) as Arc<dyn Driver>, &model);
-    let mut pass = DevicePass::new(Arc::clone(&device), 4).unwrap();
+    let mut pass = DevicePass::new(Arc::clone(&device.weights), 4).unwrap();
     let text = tokens(&cfg, 4, 1);
     let blocks = [[0], [1], [2], [3]];
     let (mut scratch, counts) = (SampleScratch::default(), TokenCounts::default());
@@ -422,7 +422,7 @@ fn draws_of_many_rows_are_those_of_each() {
             sample(rows.row(row), &params[i], &counts, position, &mut sampling)
         })
         .collect();
-    let mut pass = DevicePass::new(Arc::clone(&device), 6).unwrap();
+    let mut pass = DevicePass::new(Arc::clone(&device.weights), 6).unwrap();
     let batch = batch(&drawn);
     let there = pass.forward(&batch).unwrap();
     let (mut kv, mut scratch) = (KvPool::new(&model, 6), Scratch::default());

@@ -1,11 +1,11 @@
 //! The backward pass: ../../train/layer.rs and ../../train/attention.rs.
 
 use super::forward::{Product, Projection, Rows, column};
-use super::{DevicePasses, Results, pieces};
+use super::passes::{DevicePasses, Results, pieces};
 use crate::adapter::Placement;
 use crate::args::{AttendBack, Back, Format, GateBack, Leave, Matrix, NormBack, Outer, Unplace};
 use crate::driver::launch;
-use crate::layers::{NORM_THREADS, PROCESSORS, WIDE};
+use crate::launcher::{NORM_THREADS, PROCESSORS, WIDE};
 use crate::plan::window;
 use hone_checkpoint::Target;
 use hone_kernels::cpu::padded;

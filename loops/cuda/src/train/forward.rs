@@ -1,12 +1,11 @@
 //! The forward with what the backward needs kept: ../../train/batch.rs and ../../layer.rs.
 
-use super::{DevicePasses, Results};
-use crate::DeviceLinear;
+use super::passes::{DevicePasses, Results};
 use crate::adapter::Placement;
 use crate::args::{Add, Leave, Linear, Matrix};
-use crate::experts::DeviceMlp;
-use crate::layers::WIDE;
+use crate::launcher::WIDE;
 use crate::linear::launch_linear;
+use crate::weights::{DeviceLinear, DeviceMlp};
 use hone_checkpoint::Target;
 use hone_kernels::cpu::padded;
 use hone_nn::backend::{Dims, MicroBatch, Pacer, Run};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::DevicePasses;
+use super::passes::DevicePasses;
 use crate::args::{Linear, LossRow, LossRows, Norm, NormBack};
 use crate::driver::{Buffer, Driver, Growing, Plain, launch};
-use crate::layers::NORM_THREADS;
+use crate::launcher::NORM_THREADS;
 use crate::linear::launch_linear;
 use hone_kernels::cpu::padded;
 use hone_kernels::ops::log_softmax::Shape;
@@ -21,21 +21,6 @@ const CHUNK_LOGITS: usize = 1 << 26;
 const CHUNK_IDS: usize = 1 << 21;
 /// Threads of a block that works on a row of logits.
 const LOSS_THREADS: u32 = 256;
-
-/// Buffers of the tokens whose logits exist.
-#[derive(Default)]
-pub(super) struct Chunk {
-    picks: Growing,
-    rows: Growing,
-    ids: Growing,
-    picked: Growing,
-    places: Growing,
-    amounts: Growing,
-    said: Growing,
-    logits: Growing,
-    normed: Growing,
-    dnormed: Growing,
-}
 
 /// What is asked of one row.
 pub(super) struct Question<'a> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::backward::{BACK_THREADS, back_launch_for, outer_launch_for};
-use super::{PAIR_BYTES_MAX, pair_floats, pieces};
+use super::passes::{PAIR_BYTES_MAX, pair_floats, pieces};
 use crate::args::{Back, Leave, Outer};
 use crate::driver::{Buffer, Driver, launch};
 use crate::emulator::Emulator;
