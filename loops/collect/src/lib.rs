@@ -12,6 +12,7 @@
 
 mod carry;
 mod config;
+mod ctx;
 mod effects;
 mod event;
 mod queue;
@@ -20,17 +21,13 @@ mod state;
 #[cfg(test)]
 mod testing;
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hone_domain::SessionIndex;
-use hone_ledger::Ledger;
-use hone_runtime::{
-    Clock, DriveConfig, Ended, Ids, Inbox, Notification, Outbox, Shutdown, StatusRegistry, drive,
-};
+use hone_runtime::{DriveConfig, Ended, Inbox, Notification, Outbox, Shutdown, drive};
 
 pub use carry::Carry;
 pub use config::Config;
+pub use ctx::{Ctx, SharedIndex};
 pub use effects::CollectEffects;
 pub use event::{
     Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote,
@@ -39,28 +36,6 @@ pub use state::State;
 
 /// The loop's name in the status registry.
 pub const NAME: &str = "collect";
-
-/// The index that the gateway binds with. The gateway records ended turns into it.
-pub type SharedIndex = Arc<Mutex<SessionIndex>>;
-
-/// What the loop works with.
-#[derive(Clone)]
-pub struct Ctx {
-    /// Where everything is recorded.
-    pub ledger: Arc<dyn Ledger>,
-    /// Makes transition ids.
-    pub ids: Arc<dyn Ids>,
-    /// The gateway's session index.
-    pub index: SharedIndex,
-    /// What survives a restart of the loop; made once per process, cloned into every run.
-    pub carry: Carry,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// The loop's settings.
-    pub config: Config,
-    /// The status registry.
-    pub registry: StatusRegistry,
-}
 
 /// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use hone_domain::{
-    ChosenBy, HintCandidate, HintChoice, Message, Millis, Outcome, Signal, Turn, Vote,
+    ChosenBy, HintCandidate, HintChoice, Message, Millis, NextKind, NextState, Outcome, Signal,
+    Turn, Vote,
 };
 use hone_ledger::Claim;
 use tokio::sync::oneshot;
 
 use crate::answer::{Unkept, accept_hint, parse_apart};
 use crate::decide::{Decision, majority};
-use crate::state::Reply;
+use crate::rules::Ruling;
 use crate::{Completed, ModelConfig, VoteError};
 
 /// A transition whose model votes are under way.
@@ -146,6 +147,69 @@ pub(crate) struct Opening {
     pub heard: Vec<Vote>,
     pub said: String,
     pub reply: Option<Reply>,
+}
+
+/// A person's reply, and what the rules make of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub words: Arc<str>,
+    pub ruling: Ruling,
+    /// Nothing but a person answered, so that the ruling is about the same words.
+    pub is_alone: bool,
+}
+
+impl Reply {
+    /// All that a person said in `next_state`; none where nobody did.
+    pub(crate) fn of(next_state: &NextState, ruling: &Ruling) -> Option<Self> {
+        let items = next_state.items.iter();
+        let words = items.filter(|item| item.kind == NextKind::UserReply);
+        let words: Vec<&str> = words.map(|item| item.text.as_str()).collect();
+        let count = words.len();
+        let words = words.join("\n");
+        (!words.trim().is_empty()).then(|| Self {
+            words: words.into(),
+            ruling: ruling.clone(),
+            is_alone: next_state.items.len() == count,
+        })
+    }
+}
+
+/// What is left undecided but for a reading and the rules.
+#[derive(Debug)]
+pub(crate) struct Undecided {
+    pub claim: Claim,
+    pub turn: Arc<Turn>,
+    pub reply: Option<Reply>,
+    /// What the rules decide.
+    pub by_rules: Option<Decision>,
+    pub votes: Vec<Vote>,
+    /// Claims of it that ended without a verdict.
+    pub attempts: u32,
+    /// When it is not waited for any more.
+    pub deadline_ms: Millis,
+}
+
+/// A reply that is being read.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub claim: Claim,
+    pub deadline_ms: Millis,
+    pub reply: Reply,
+    pub by_rules: Option<Decision>,
+    pub votes: Vec<Vote>,
+    pub attempts: u32,
+    /// Dropping it withdraws the ask.
+    pub _withdraw: oneshot::Sender<()>,
+}
+
+/// What a transition comes to.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub decision: Option<Decision>,
+    pub hint_choice: Option<HintChoice>,
+    pub votes: Vec<Vote>,
+    /// Whether it judges what a person replied.
+    pub is_reply: bool,
 }
 
 impl Case {

@@ -19,6 +19,7 @@ pub mod certificate;
 mod checking;
 mod completer;
 mod config;
+mod ctx;
 mod decide;
 mod effects;
 mod event;
@@ -39,18 +40,15 @@ mod wording;
 #[cfg(test)]
 extern crate self as hone_judge;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use hone_ledger::Ledger;
-use hone_runtime::{
-    Clock, DriveConfig, Ended, Ids, Inbox, Notification, Outbox, Shutdown, StatusRegistry, drive,
-};
+use hone_runtime::{DriveConfig, Ended, Inbox, Notification, Outbox, Shutdown, drive};
 
 pub use breaker::Breaker;
 pub use checking::{Doing, Done};
 pub use completer::{CompleteOptions, Completed, Completer, CompleterError};
 pub use config::{Combine, Config, HintRule, LocalConfig, ModelConfig, ModelKind, ReadingConfig};
+pub use ctx::Ctx;
 pub use decide::MovingOn;
 pub use effects::JudgeEffects;
 pub use event::{CheckAsk, Effect, ReadAsk, RecordError, Report, VoteAsk, VoteError, WeighAsk};
@@ -89,29 +87,6 @@ pub fn check_answer(turn: &hone_domain::Turn, answer: String) -> Option<f32> {
 
 /// The loop's name in the status registry.
 pub const NAME: &str = "judge";
-
-/// What the loop works with.
-#[derive(Clone)]
-pub struct Ctx {
-    /// Where transitions are claimed and verdicts recorded.
-    pub ledger: Arc<dyn Ledger>,
-    /// The model that votes; without one, feedback and rules decide.
-    pub completer: Option<Arc<dyn Completer>>,
-    /// Who weighs hints by the served policy; without it the first of several is kept.
-    pub weigher: Option<Arc<dyn Weigher>>,
-    /// Who reads replies by the served base model; without one the rules alone read them.
-    pub reader: Option<Arc<dyn Reader>>,
-    /// Who makes the calls of callbacks; without one they abstain.
-    pub caller: Option<Arc<dyn Caller>>,
-    /// Makes verdict ids and the marks of prompts.
-    pub ids: Arc<dyn Ids>,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// The loop's settings.
-    pub config: Config,
-    /// The status registry.
-    pub registry: StatusRegistry,
-}
 
 /// Why the loop ended early.
 #[derive(Debug, thiserror::Error)]

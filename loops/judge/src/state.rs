@@ -9,7 +9,7 @@ use hone_ledger::{Claim, Claimed};
 use hone_runtime::{Event, Ids, LoopState, Notification};
 
 use crate::breaker::Breaker;
-use crate::case::{Case, Hints};
+use crate::case::{Case, Hints, Unread};
 use crate::certificate::Buckets;
 use crate::checking::Checking;
 use crate::decide::{by_feedback, vote};
@@ -24,9 +24,6 @@ use crate::{
 mod checks;
 mod replies;
 mod settling;
-
-pub(crate) use replies::Reply;
-use replies::Unread;
 
 /// Why a vote or a check is missing.
 const NO_PLACE: &str = "no free place before the lease ran out";

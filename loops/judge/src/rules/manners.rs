@@ -1,30 +1,13 @@
 //! Which manner a complaint asks for. "That was far too wordy for me" says what was wrong; what is
 //! learned from is what should have been: "keep it short".
 
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use super::table::{Hit, Section, Tables};
 use super::text::Text;
 
 const FILE: (&str, &str) = ("manners", include_str!("../../rules/manners.txt"));
-
-/// Sections of the table with the wishes they come to.
-const WISHES: &[(&str, &str)] = &[
-    ("short", "keep it short"),
-    ("long", "more detail please"),
-    ("list", "use bullet points"),
-    ("prose", "no bullets please"),
-    ("greeting", "greet me first"),
-    ("no greeting", "no greeting please"),
-    ("formal", "use a formal tone"),
-    ("casual", "be more relaxed"),
-];
-
-/// The section with this title.
-pub(super) fn section(title: &str) -> Option<Section> {
-    let place = WISHES.iter().position(|(name, _)| *name == title)?;
-    Some(Section::Manner(place))
-}
 
 fn table() -> &'static Tables {
     static TABLE: OnceLock<Tables> = OnceLock::new();
@@ -35,18 +18,18 @@ fn table() -> &'static Tables {
     })
 }
 
-/// The wishes that a complaint's sentences `first..=last` come to, each once, as they are said.
-pub(super) fn wishes(text: &Text, (first, last): (usize, usize)) -> Vec<&'static str> {
+/// The wishes that these sentences of a complaint come to, each once, as they are said.
+pub(super) fn wishes(text: &Text, sentences: RangeInclusive<usize>) -> Vec<&'static str> {
     let table = table();
     let mut found = Vec::new();
     for hit in table.find(text, table.everything()) {
         let Hit { section, start, .. } = hit;
         let sentence = text.tokens[start].sentence;
-        if let Section::Manner(place) = section {
-            let (_, wish) = WISHES[place];
-            if (first..=last).contains(&sentence) && !found.contains(&wish) {
-                found.push(wish);
-            }
+        if let Section::Manner(wish) = section
+            && sentences.contains(&sentence)
+            && !found.contains(&wish)
+        {
+            found.push(wish);
         }
     }
     found
@@ -87,7 +70,7 @@ mod tests {
         ];
         for (said, expected) in rows {
             let text = read(said);
-            let all = (0, text.sentences.len());
+            let all = 0..=text.sentences.len();
             assert_eq!(wishes(&text, all), *expected, "{said}");
         }
     }
@@ -95,6 +78,6 @@ mod tests {
     #[test]
     fn other_sentences_do_not_count() {
         let text = read("That is wrong. Which countries have short names?");
-        assert!(wishes(&text, (0, 0)).is_empty());
+        assert!(wishes(&text, 0..=0).is_empty());
     }
 }

@@ -7,45 +7,20 @@
 mod command;
 mod manners;
 mod reply;
+mod ruling;
 mod table;
 mod text;
 mod tool;
 
 use hone_domain::{NextKind, NextState, Outcome, ParsedOutput, Role, Turn};
 
-/// What the rules say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruling {
-    /// How it comes out.
-    pub outcome: Outcome,
-    /// The rule that decided, or why none did.
-    pub reason: &'static str,
-    /// What should have been done, in the user's words.
-    pub hint: Option<String>,
-    /// The manner that the hint asks for, in the words of the table of manners.
-    pub wish: Option<String>,
-}
-
 pub(crate) use reply::own_words;
+pub use ruling::{MOVED_ON, Ruling};
 pub(crate) use text::floor_char;
 
 /// The exit code that a result states, last line first; none where it states none.
 pub(crate) fn exit_code(result: &str) -> Option<i64> {
     tool::stated_exit_code(result)
-}
-
-/// The reason when a person went on without a word about the completion.
-pub const MOVED_ON: &str = "moved_on";
-
-impl Ruling {
-    fn new(outcome: Outcome, reason: &'static str) -> Self {
-        Self {
-            outcome,
-            reason,
-            hint: None,
-            wish: None,
-        }
-    }
 }
 
 /// Judges a next state by its words. What the person said comes before what tools said, and of

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use hone_domain::Outcome;
 
+use super::ruling::{MOVED_ON, Ruling};
 use super::table::{Hit, Section, Set, Speaking, Tables, tables};
 use super::text::{Text, Token, read};
-use super::{MOVED_ON, Ruling, manners, tool};
+use super::{manners, tool};
 
 /// In a longer reply only its first sentence is about the completion for sure.
 const LONG_REPLY_WORDS: usize = 40;
@@ -299,7 +300,7 @@ impl Reading<'_> {
             .get(last.sentence + 1)
             .is_some_and(|s| !s.asks && s.words <= LONG_REPLY_WORDS / 2);
         let until = last.sentence + usize::from(following);
-        let wishes = manners::wishes(self.text, (first.sentence, until));
+        let wishes = manners::wishes(self.text, first.sentence..=until);
         let wish = (!wishes.is_empty()).then(|| wishes.join(", "));
         let named: usize = signs.iter().map(|s| s.end - s.start).sum();
         let words: usize = sentences[first.sentence..=until]

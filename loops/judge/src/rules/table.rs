@@ -36,8 +36,8 @@ pub(crate) enum Section {
     /// The same, in a question about the world.
     Asked,
     Own,
-    /// A wish, by its place in `manners.rs`.
-    Manner(usize),
+    /// A complaint about manners, and the wish that it comes to.
+    Manner(&'static str),
 }
 
 /// Sets of single words.
@@ -295,7 +295,15 @@ fn section(title: &str) -> Option<Place> {
         "common" => Place::Words(Set::Common),
         "filler" => Place::Words(Set::Filler),
         "own" => Place::Words(Set::Own),
-        title => return super::manners::section(title).map(Place::Phrases),
+        "short" => Place::Phrases(Section::Manner("keep it short")),
+        "long" => Place::Phrases(Section::Manner("more detail please")),
+        "list" => Place::Phrases(Section::Manner("use bullet points")),
+        "prose" => Place::Phrases(Section::Manner("no bullets please")),
+        "greeting" => Place::Phrases(Section::Manner("greet me first")),
+        "no greeting" => Place::Phrases(Section::Manner("no greeting please")),
+        "formal" => Place::Phrases(Section::Manner("use a formal tone")),
+        "casual" => Place::Phrases(Section::Manner("be more relaxed")),
+        _ => return None,
     })
 }
 

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use hone_domain::Outcome;
 use serde_json::Value;
 
-use super::Ruling;
 use super::command::{Answered, Class};
+use super::ruling::Ruling;
 use super::text::floor_char;
 
 /// In longer results only the first and last lines tell how it went; between is content.

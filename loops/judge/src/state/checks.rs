@@ -6,10 +6,8 @@ use std::sync::Arc;
 use hone_domain::{Millis, Signal, Vote};
 use hone_ledger::{Claim, Claimed};
 
-use super::replies::{Reply, Undecided};
-use super::settling::Settled;
 use super::{NO_PLACE, State, left_alone, millis};
-use crate::case::{Case, Opening};
+use crate::case::{Case, Opening, Reply, Settled, Undecided};
 use crate::checking::{Bench, Checking, Done};
 use crate::decide::{Decision, by_feedback, by_rules};
 use crate::event::{Key, key};

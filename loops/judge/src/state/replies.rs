@@ -1,75 +1,20 @@
 //! Replies that are read before the rules decide about them, one ask per transition.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use hone_domain::{Millis, NextKind, NextState, Turn, Vote};
+use hone_domain::Millis;
 use hone_ledger::Claim;
 use tokio::sync::oneshot;
 
-use super::settling::Settled;
 use super::{NO_PLACE, State, millis};
-use crate::decide::{Decision, by_reading};
+use crate::case::{Settled, Undecided, Unread};
+use crate::decide::by_reading;
 use crate::event::{Key, key};
 use crate::reading::{Reading, Unreadable};
-use crate::rules::Ruling;
 use crate::{Effect, ReadAsk};
 
 /// How long a reply waits for a probe that is being fitted, the first time; then four times as long each time.
 const NOT_YET_MS: Millis = 15_000;
-
-/// A person's reply, and what the rules make of it.
-#[derive(Clone, Debug)]
-pub(crate) struct Reply {
-    words: Arc<str>,
-    ruling: Ruling,
-    /// Nothing but a person answered, so that the ruling is about the same words.
-    is_alone: bool,
-}
-
-impl Reply {
-    /// All that a person said in `next_state`; none where nobody did.
-    pub(crate) fn of(next_state: &NextState, ruling: &Ruling) -> Option<Self> {
-        let items = next_state.items.iter();
-        let words = items.filter(|item| item.kind == NextKind::UserReply);
-        let words: Vec<&str> = words.map(|item| item.text.as_str()).collect();
-        let count = words.len();
-        let words = words.join("\n");
-        (!words.trim().is_empty()).then(|| Self {
-            words: words.into(),
-            ruling: ruling.clone(),
-            is_alone: next_state.items.len() == count,
-        })
-    }
-}
-
-/// What is left undecided but for a reading and the rules.
-#[derive(Debug)]
-pub(super) struct Undecided {
-    pub claim: Claim,
-    pub turn: Arc<Turn>,
-    pub reply: Option<Reply>,
-    /// What the rules decide.
-    pub by_rules: Option<Decision>,
-    pub votes: Vec<Vote>,
-    /// Claims of it that ended without a verdict.
-    pub attempts: u32,
-    /// When it is not waited for any more.
-    pub deadline_ms: Millis,
-}
-
-/// A reply that is being read.
-#[derive(Debug)]
-pub(super) struct Unread {
-    pub(super) claim: Claim,
-    pub(super) deadline_ms: Millis,
-    reply: Reply,
-    by_rules: Option<Decision>,
-    votes: Vec<Vote>,
-    attempts: u32,
-    /// Dropping it withdraws the ask.
-    _withdraw: oneshot::Sender<()>,
-}
 
 impl State {
     /// Has the reply read where somebody reads; otherwise the rules decide at once.

@@ -7,9 +7,8 @@ use hone_domain::{HintChoice, Millis, Signal, Verdict, VerdictId, Vote};
 use hone_ledger::Claim;
 use tokio::sync::oneshot;
 
-use super::replies::Undecided;
 use super::{NO_PLACE, Recording, State, millis};
-use crate::case::{Case, Weighing, by_rule};
+use crate::case::{Case, Settled, Undecided, Weighing, by_rule};
 use crate::decide::Decision;
 use crate::event::{Key, key};
 use crate::{Compared, Effect, HintRule, ModelConfig, WeighAsk};
@@ -17,16 +16,6 @@ use crate::{Compared, Effect, HintRule, ModelConfig, WeighAsk};
 /// Why nobody is asked which hint the policy would follow.
 const NO_WEIGHER: &str = "no policy is served in this process that could be asked; the first";
 const AS_CONFIGURED: &str = "judge.model.hint_choice is \"first\"";
-
-/// What a transition comes to.
-#[derive(Debug)]
-pub(super) struct Settled {
-    pub decision: Option<Decision>,
-    pub hint_choice: Option<HintChoice>,
-    pub votes: Vec<Vote>,
-    /// Whether it judges what a person replied.
-    pub is_reply: bool,
-}
 
 impl State {
     pub(super) fn settle_if_decided(&mut self, now_ms: Millis, claim: &Claim) -> Vec<Effect> {
