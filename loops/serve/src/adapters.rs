@@ -3,106 +3,22 @@
 
 mod cache;
 mod exact;
+mod loaded;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use hone_domain::{Digest, Policies, Policy, PolicyVersion, Scope};
-use hone_nn::Adapter;
 
 use self::cache::AdapterCache;
 use self::exact::{Exact, ExactState, Failed};
-use crate::reaper::Reaper;
+pub(crate) use self::loaded::{LoadResult, Loaded, Pinned, Wanted};
 
 /// Most exact versions in memory; the longest unused without a request goes first.
 const EXACT_MAX: usize = 1_024;
 /// Most scopes whose withdrawn versions are remembered; beyond, all are forgotten: requests that came
 /// with the withdrawal are over by then.
 const WITHDRAWN_MAX: usize = 4_096;
-
-/// What is to be loaded.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Wanted {
-    /// The newest version of a scope.
-    Newest(Scope),
-    /// One adapter, whatever is the newest.
-    Exact(Policy),
-}
-
-impl Wanted {
-    pub(crate) fn scope(&self) -> &Scope {
-        match self {
-            Self::Newest(scope) => scope,
-            Self::Exact(policy) => &policy.scope,
-        }
-    }
-}
-
-/// An adapter in memory. Requests hold it by `Arc`, to their end.
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    /// None where the version is the base model.
-    pub(crate) adapter: Option<Adapter>,
-    pub(crate) version: PolicyVersion,
-    pub(crate) digest: Digest,
-    pub(crate) bytes: u64,
-    /// What it said when it was published, where it carries that.
-    pub(crate) probe: Option<Vec<u8>>,
-    /// Who drops it, if not the last who uses it.
-    pub(crate) reaper: Option<Reaper>,
-}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        if let (Some(adapter), Some(reaper)) = (self.adapter.take(), &self.reaper) {
-            reaper.take(adapter);
-        }
-    }
-}
-
-impl Loaded {
-    fn is(&self, policy: &Policy) -> bool {
-        self.version == policy.version && self.digest == policy.digest
-    }
-}
-
-/// The version a request is bound to; no adapter is the base model.
-#[derive(Clone, Debug)]
-pub(crate) struct Pinned(pub(crate) Option<Arc<Loaded>>);
-
-impl Pinned {
-    pub(crate) fn base() -> Self {
-        Self(None)
-    }
-
-    pub(crate) fn version(&self) -> PolicyVersion {
-        self.0
-            .as_ref()
-            .map_or(PolicyVersion::BASE, |loaded| loaded.version)
-    }
-
-    pub(crate) fn digest(&self) -> Option<Digest> {
-        let adapted = self.0.as_ref().filter(|loaded| loaded.adapter.is_some());
-        adapted.map(|loaded| loaded.digest)
-    }
-
-    pub(crate) fn adapter(&self) -> Option<&Adapter> {
-        self.0.as_deref()?.adapter.as_ref()
-    }
-
-    fn is(&self, policy: &Policy) -> bool {
-        self.0.as_ref().is_some_and(|loaded| loaded.is(policy))
-    }
-
-    /// Sorts requests into runs with the same adapter.
-    pub(crate) fn group(&self) -> usize {
-        let loaded = self.0.as_ref().filter(|loaded| loaded.adapter.is_some());
-        loaded.map_or(0, |loaded| Arc::as_ptr(loaded) as usize)
-    }
-}
-
-/// A finished load: the adapter, none for the base model, or why there is none.
-pub(crate) type LoadResult = Result<Option<Arc<Loaded>>, String>;
 
 #[derive(Debug)]
 struct Known {

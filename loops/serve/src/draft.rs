@@ -392,6 +392,20 @@ pub(crate) fn choose(
     }
 }
 
+/// What the engine knows of drafts, and of those of the step.
+#[derive(Debug, Default)]
+pub(crate) struct Drafting {
+    pub(crate) cost: RowCost,
+    /// Tokens of drafts in this step.
+    pub(crate) drafted: usize,
+    /// Until this step there are none.
+    pub(crate) rest: u64,
+    /// Places among the running of those who have one.
+    pub(crate) who: Vec<usize>,
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) chosen: Chosen,
+}
+
 #[cfg(test)]
 #[path = "tests/draft.rs"]
 mod tests;

@@ -1,37 +1,34 @@
 //! The engine as others hold it: takes asks, tells numbers, stops.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hone_domain::{
-    Ask, Blobs, CallFinder, Collect, Digest, Form, Grammar, Policies, Policy, PolicyChoice,
-    PolicyVersion, Scope, ServeError, Token,
+    Ask, Blobs, CallFinder, Collect, Digest, Form, Grammar, Policies, PolicyChoice, PolicyVersion,
+    Scope, ServeError, Token,
 };
 use hone_kernels::Executor;
 use hone_nn::{DeviceError, DeviceModel};
 use hone_nn::{Model, Runner, embed, fingerprint, states};
 use hone_runtime::{Clock, LatestReader, LoopPhase, StatusRegistry};
-use hone_text::grammar::Constraint;
 use hone_text::tokenizer::Tokenizer;
 
-use crate::adapters::{LoadResult, Wanted};
 use crate::backend::{Answer, Backend, Cancel, Capabilities};
 use crate::config::Config;
 use crate::kv::KvRoom;
-use crate::line::{InLine, Line};
+use crate::line::InLine;
 use crate::loader::{self, LoaderCtx};
-use crate::masks::{Calls, GrammarBook, HeldGrammar, Masked, Masks};
+use crate::masks::{Calls, HeldGrammar, Masked, Masks};
 use crate::reaper::Reaper;
 use crate::sequence::{SCORED_MAX, Sequence, Setup};
-use crate::stats::{Counters, EngineLoad, EngineStats};
+use crate::shared::{Command, Life, NAME, Shared};
+use crate::stats::{EngineLoad, EngineStats};
 use crate::thread::{Core, CoreCtx};
 
-/// The loop's name in the status registry.
-pub(crate) const NAME: &str = "serve";
 /// Stack of the engine thread.
 const STACK_BYTES: usize = 16 << 20;
 
@@ -57,78 +54,6 @@ pub struct ServeCtx {
     pub config: Config,
     /// Where its condition is shown.
     pub registry: StatusRegistry,
-}
-
-/// What reaches the engine thread.
-pub(crate) enum Command {
-    /// A request.
-    Ask(Box<Sequence>),
-    /// A scope has a newer version.
-    Newer(Scope),
-    /// A trial ended that this version was measured against.
-    TrialOver(Policy),
-    /// Versions of a scope serve nobody new from now on.
-    Withdraw {
-        scope: Scope,
-        versions: Vec<PolicyVersion>,
-    },
-    /// A load came to its end.
-    Loaded { wanted: Wanted, result: LoadResult },
-    /// A loaded adapter is not what was published.
-    Unfit {
-        wanted: Wanted,
-        digest: Digest,
-        error: String,
-    },
-    /// An older version went out of use while it was proven.
-    Unused,
-    /// Finish what is under way, until this time.
-    Stop(Instant),
-}
-
-/// What asks may still expect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Life {
-    Running,
-    Stopping,
-    Failed,
-}
-
-/// Shared between the handle and the thread.
-pub(crate) struct Shared {
-    pub(crate) counters: Counters,
-    pub(crate) setup: Setup,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) kv_blocks: usize,
-    grammars: GrammarBook,
-    line: Line,
-    pub(crate) masks: Masks,
-    life: AtomicU8,
-    /// Makes the next step panic.
-    pub(crate) fault: AtomicBool,
-    /// Makes every draft pay.
-    pub(crate) eager: AtomicBool,
-}
-
-impl Shared {
-    pub(crate) fn live(&self) -> Life {
-        match self.life.load(Ordering::Acquire) {
-            0 => Life::Running,
-            1 => Life::Stopping,
-            _ => Life::Failed,
-        }
-    }
-
-    fn constraint(&self, grammar: &Grammar) -> Result<Constraint, ServeError> {
-        let model = (&self.setup, self.capabilities.vocab);
-        self.grammars.constraint(grammar, model)
-    }
-
-    /// Moves on; there is no way back.
-    pub(crate) fn set_life(&self, life: Life) {
-        self.life.fetch_max(life as u8, Ordering::AcqRel);
-    }
 }
 
 /// The built-in engine.
@@ -165,7 +90,7 @@ impl Engine {
             blocks: kv_blocks,
             blocks_each,
             max_positions,
-        } = KvRoom::of(&ctx).map_err(internal)?;
+        } = KvRoom::of(&ctx.model, ctx.device.as_deref(), &ctx.config).map_err(internal)?;
         let runner = runner(&ctx, kv_blocks).map_err(internal)?;
         let (draws, proofs) = draws_and_proofs(&ctx);
         let thread = |e: std::io::Error| {
@@ -174,18 +99,10 @@ impl Engine {
                  container)"
             ))
         };
-        let shared = Arc::new(Shared {
-            counters: Counters::new(),
-            grammars: GrammarBook::default(),
-            line: Line::default(),
-            masks: Masks::start().map_err(thread)?,
-            capabilities: capabilities(&ctx, max_positions),
-            setup: Setup::new(ctx.tokenizer, ctx.end_tokens, max_positions),
-            kv_blocks,
-            life: AtomicU8::new(Life::Running as u8),
-            fault: AtomicBool::new(false),
-            eager: AtomicBool::new(false),
-        });
+        let capabilities = capabilities(&ctx, max_positions);
+        let setup = Setup::new(ctx.tokenizer, ctx.end_tokens, max_positions);
+        let masks = Masks::start().map_err(thread)?;
+        let shared = Arc::new(Shared::new(setup, capabilities, kv_blocks, masks));
         let (commands, inbox) = channel();
         let (jobs, job_inbox) = tokio::sync::mpsc::channel(ctx.config.loads_parallel_max);
         let loader = LoaderCtx {

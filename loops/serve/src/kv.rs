@@ -4,7 +4,6 @@ use hone_nn::DeviceModel;
 use hone_nn::{BLOCK_TOKENS, KvPool, Model, blocks_out_of_sight};
 
 use crate::config::Config;
-use crate::engine::ServeCtx;
 
 /// Memory for keys and values where the configuration leaves it open, at the least.
 const OPEN_BYTES_MIN: u64 = 512 << 20;
@@ -52,10 +51,13 @@ pub(crate) struct KvRoom {
 
 impl KvRoom {
     /// Takes the configured memory, or what a device has, and says where that cuts the model's context.
-    pub(crate) fn of(ctx: &ServeCtx) -> Result<Self, String> {
-        let (model, device) = (&ctx.model, ctx.device.as_deref());
+    pub(crate) fn of(
+        model: &Model,
+        device: Option<&dyn DeviceModel>,
+        config: &Config,
+    ) -> Result<Self, String> {
         let whole = context_bytes(model, device);
-        let wanted = ctx.config.clone().sized(whole, None).kv_cache_bytes_max;
+        let wanted = config.clone().sized(whole, None).kv_cache_bytes_max;
         let bytes = held(wanted, device)?;
         let each = block_bytes(model, device);
         let blocks = usize::try_from(bytes / each).unwrap_or(usize::MAX);
@@ -67,7 +69,7 @@ impl KvRoom {
                 2 * each
             ));
         }
-        let blocks_each = blocks_each(&model.config, &ctx.config);
+        let blocks_each = blocks_each(&model.config, config);
         // With sliding windows a request never needs more than its share at a time.
         let fitting = if blocks_each < blocks {
             usize::MAX

@@ -29,6 +29,7 @@ mod prefix;
 mod prewarm;
 mod reaper;
 mod sequence;
+mod shared;
 mod stats;
 mod stop;
 mod thread;

@@ -17,8 +17,8 @@ use hone_runtime::LatestReader;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::adapters::{LoadResult, Loaded, Wanted};
-use crate::engine::{Command, Shared};
 use crate::reaper::Reaper;
+use crate::shared::{Command, Shared};
 
 /// Stands where nothing is proven regularly.
 const NEVER: Duration = Duration::from_secs(86_400);

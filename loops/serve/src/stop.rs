@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Named, OutputParser, Span, StopReason, StopRules};
+use hone_domain::{Named, OutputParser, ServeError, Span, StopReason, StopRules};
+
+/// How a completion goes on: why it ended, if it did.
+pub(crate) type Went = Result<Option<StopReason>, ServeError>;
 
 /// Looks for what ends the text of a completion. Stop strings are looked for outside of calls only.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use super::{Loaded, Wanted};
+use super::loaded::{Loaded, Wanted};
 
 /// An adapter that new requests can get. The table holds it, and who uses it does.
 #[derive(Debug)]

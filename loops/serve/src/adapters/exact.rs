@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Loaded;
+use super::loaded::Loaded;
 
 /// A load that failed, and when it is worth another try.
 #[derive(Clone, Debug)]

@@ -2,19 +2,19 @@
 
 mod cache;
 mod draft;
+mod drafts;
 mod given;
 mod kept;
+mod setup;
 mod text;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use hone_domain::{Ask, Delta, Origin, PolicyChoice, Reasoning, SamplingMask, Token};
 use hone_nn::sample::{SamplingParams, TokenCounts};
 use hone_text::detokenizer::IncrementalDetokenizer;
-use hone_text::tokenizer::Tokenizer;
 use tokio::sync::mpsc;
 
 use crate::adapters::Pinned;
@@ -25,11 +25,12 @@ use crate::plan::Place;
 use crate::prefix::ChainKey;
 use crate::stop::Ending;
 
-use self::draft::Drafts;
+use self::drafts::Drafts;
 use self::kept::KeptIds;
 pub(crate) use cache::Coming;
 pub(crate) use draft::Taken;
 pub(crate) use given::SCORED_MAX;
+pub(crate) use setup::Setup;
 pub(crate) use text::{MASK_WAIT, TurnFacts, turn_of};
 
 /// Room in the channel beyond the tokens: start, end, and some to spare.
@@ -42,45 +43,6 @@ pub(crate) fn class_of(origin: Origin) -> u8 {
         Origin::Judge => 1,
         Origin::Rollout => 2,
         Origin::Gate => 3,
-    }
-}
-
-/// What the engine knows that every sequence needs.
-pub(crate) struct Setup {
-    pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) end_tokens: Vec<Token>,
-    /// Most tokens of prompt and completion.
-    pub(crate) max_positions: usize,
-    /// Ids in the kept sets of all completions that run.
-    kept_ids: Arc<AtomicUsize>,
-    /// All tokens but those that end a completion, once somebody drew from them.
-    all_but_ends: OnceLock<SamplingMask>,
-}
-
-impl Setup {
-    pub(crate) fn new(
-        tokenizer: Arc<Tokenizer>,
-        end_tokens: Vec<Token>,
-        max_positions: usize,
-    ) -> Self {
-        Self {
-            tokenizer,
-            end_tokens,
-            max_positions,
-            kept_ids: Arc::default(),
-            all_but_ends: OnceLock::new(),
-        }
-    }
-
-    /// What is drawn from where nothing but an end is ruled out; made once, however many hold it.
-    fn all_but_ends(&self, vocab: usize) -> SamplingMask {
-        let made = self.all_but_ends.get_or_init(|| {
-            let tokens = 0..vocab as Token;
-            tokens
-                .filter(|token| !self.end_tokens.contains(token))
-                .collect()
-        });
-        SamplingMask::clone(made)
     }
 }
 

@@ -13,7 +13,7 @@ use hone_nn::sample::{DrawFrom, GREEDY_BELOW, PlainDraw, Sampled};
 use crate::masks::Masked;
 use crate::sequence::given::not_finite;
 use crate::sequence::{Sequence, Setup};
-use crate::thread::draw::Went;
+use crate::stop::Went;
 
 /// So many sets before it are compared with a new one.
 const SETS_COMPARED: usize = 64;

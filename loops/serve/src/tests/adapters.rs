@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
 use hone_domain::{BlobKey, Policy};
+use hone_nn::Adapter;
 use proptest::prelude::*;
 
 use super::*;

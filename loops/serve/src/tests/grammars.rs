@@ -13,7 +13,8 @@ use hone_nn::{LogitsWanted, score};
 use super::support::{END, Said, World, ask, model_config, prompt, read, scope, tokenizer, until};
 use crate::masks::{Calls, GrammarBook, Masked, Masks};
 use crate::sequence::{Sequence, Setup, TurnFacts};
-use crate::thread::draw::{Went, draw_all};
+use crate::stop::Went;
+use crate::thread::draw::draw_all;
 use crate::{Backend, Config};
 
 fn held(lark: &str, seed: u64) -> Ask {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::support::{World, adapter, ask, model_config, prompt, read, scope, until};
 use crate::Backend;
 use crate::adapters::Wanted;
-use crate::engine::{Command, NAME};
+use crate::shared::{Command, NAME};
 
 type Files = Vec<(String, Vec<u8>)>;
 

@@ -262,7 +262,7 @@ fn equal_prompts_at_the_same_time_are_computed_once() {
 
 /// All of them, of whom nobody begins before all have come.
 fn together(world: &World, asks: Vec<Ask>) -> Vec<Said> {
-    let switch = || world.registry.switch(crate::engine::NAME);
+    let switch = || world.registry.switch(crate::shared::NAME);
     super::support::until("the engine", || switch().is_some());
     let switch = switch().unwrap();
     switch.pause(true);

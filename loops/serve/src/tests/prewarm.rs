@@ -9,9 +9,9 @@ use hone_nn::BLOCK_TOKENS;
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, until};
 use crate::adapters::{Loaded, Wanted};
-use crate::engine::Command;
 use crate::prefix::{BlockPool, HotBlock};
 use crate::prewarm::Warming;
+use crate::shared::Command;
 use crate::{Backend, Config};
 
 /// Prompt tokens: four steps where nothing of it is cached.

@@ -9,7 +9,7 @@ use hone_domain::{Ask, BlobKey, Blobs, Digest, PolicyChoice, PolicyVersion, Serv
 use hone_nn::KvPool;
 
 use super::support::{Said, World, adapter, ask, model_config, prompt, read, scope, until};
-use crate::engine::NAME;
+use crate::shared::NAME;
 use crate::{Backend, Config};
 
 const SWAPS: u64 = 200;

@@ -11,7 +11,7 @@ use hone_nn::Adapter;
 use super::support::{World, adapter, ask, prompt, read, scope, until};
 use crate::Backend;
 use crate::adapters::{Loaded, Wanted};
-use crate::engine::{Command, NAME};
+use crate::shared::{Command, NAME};
 
 const TAINTED: PolicyVersion = PolicyVersion(2);
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 use hone_domain::{Digest, Policy, PolicyChoice, PolicyVersion, Scope, ServeError, StopReason};
 
 use crate::adapters::{Changed, LoadResult, Pick, Pinned, Wanted, withdrawn};
-use crate::engine::{Life, NAME};
 use crate::loads::LoadBudget;
 use crate::sequence::Sequence;
+use crate::shared::{Life, NAME};
 use crate::thread::Core;
 
 impl Core {
@@ -320,7 +320,7 @@ mod tests {
 
     use crate::Config;
     use crate::adapters::Wanted;
-    use crate::engine::{Life, NAME};
+    use crate::shared::{Life, NAME};
     use crate::tests::support::World;
     use crate::thread::{Core, CoreCtx};
 

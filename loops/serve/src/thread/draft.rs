@@ -1,9 +1,8 @@
 //! Drafts of a step: who has one, and how much of it is computed.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use crate::draft::{Bounds, Candidate, Chosen, ROWS_MAX, RowCost, SLOWER, choose};
+use crate::draft::{Bounds, Drafting, ROWS_MAX, SLOWER, choose};
 use crate::sequence::SCORED_MAX;
 use crate::thread::Core;
 
@@ -14,20 +13,6 @@ const REST_STEPS: u64 = 256;
 /// A step with drafts lasts no longer than steps should (`serve.step_target_ms`), or so many times as long as
 /// it would without.
 const LONGER: f64 = 2.0;
-
-/// What the engine knows of drafts, and of those of the step.
-#[derive(Debug, Default)]
-pub(super) struct Drafting {
-    pub(super) cost: RowCost,
-    /// Tokens of drafts in this step.
-    pub(super) drafted: usize,
-    /// Until this step there are none.
-    rest: u64,
-    /// Places among the running of those who have one.
-    who: Vec<usize>,
-    candidates: Vec<Candidate>,
-    chosen: Chosen,
-}
 
 impl Core {
     /// Gives drafts to those who decode in this step, where that pays. Only where nothing else is
@@ -98,7 +83,14 @@ impl Core {
 
     /// Whether tests want every draft, whatever it takes.
     fn is_eager(&self) -> bool {
-        cfg!(test) && self.ctx.shared.eager.load(Relaxed)
+        #[cfg(test)]
+        return self
+            .ctx
+            .shared
+            .eager
+            .load(std::sync::atomic::Ordering::Relaxed);
+        #[cfg(not(test))]
+        false
     }
 
     /// Drops the drafts of a step that was not computed; whether there were any.

@@ -1,14 +1,12 @@
 //! Draws whose logits are needed here: under penalties, grammars and bans, or where the most likely
 //! tokens are told.
 
-use hone_domain::{ServeError, StopReason};
+use hone_domain::StopReason;
 use hone_kernels::Executor;
 use hone_nn::sample::{DrawFrom, sample_all};
 
 use crate::sequence::{Sequence, Setup};
-
-/// How a completion goes on: why it ended, if it did.
-pub(crate) type Went = Result<Option<StopReason>, ServeError>;
+use crate::stop::Went;
 
 /// Draws the next token of each of these by its place among the running, from its logits. They are drawn
 /// side by side: looking through a large vocabulary takes a while.

@@ -22,14 +22,14 @@ use tokio::sync::mpsc;
 use crate::adapters::{AdapterTable, TableLimits, Wanted};
 use crate::config::Config;
 use crate::cost::StepCost;
-use crate::engine::{Command, Life, NAME, Shared};
+use crate::draft::Drafting;
 use crate::fair::{Turns, Waiter};
 use crate::loads::Loads;
 use crate::plan::{Place, Plan, PlanScratch, View};
 use crate::prefix::BlockPool;
 use crate::prewarm::{WarmRow, Warming};
 use crate::sequence::{Coming, Sequence, TurnFacts};
-use crate::thread::draft::Drafting;
+use crate::shared::{Command, Life, NAME, Shared};
 
 /// How often a switched-off engine looks whether it was switched on again.
 const PAUSED_LOOK: Duration = Duration::from_millis(50);

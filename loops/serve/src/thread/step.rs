@@ -7,11 +7,11 @@ use hone_domain::{Delta, ServeError, StopReason};
 use hone_nn::DeviceError;
 use hone_nn::{BLOCK_TOKENS, LogitsWanted, SeqInput};
 
-use crate::engine::{Life, NAME};
 use crate::fair::Waiter;
 use crate::plan::{Limits, Place, Situation, plan};
 use crate::prewarm::WarmRow;
 use crate::sequence::{MASK_WAIT, SCORED_MAX, Sequence, Taken};
+use crate::shared::{Life, NAME};
 use crate::stats::Counters;
 use crate::thread::draw::draw_all;
 use crate::thread::{Core, unseen_at};
@@ -347,9 +347,11 @@ impl Core {
 
     /// Runs the model on the rows, samples where a row reached its end, and moves on.
     fn compute(&mut self) -> Result<(), DeviceError> {
-        if cfg!(test) && self.ctx.shared.fault.swap(false, Relaxed) {
-            panic!("a fault was injected");
-        }
+        #[cfg(test)]
+        assert!(
+            !self.ctx.shared.fault.swap(false, Relaxed),
+            "a fault was injected"
+        );
         let Self {
             ctx,
             running,
