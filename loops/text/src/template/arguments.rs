@@ -3,7 +3,7 @@
 use minijinja::{Error, Value};
 
 use super::cost;
-use super::python::{Kind, fail, kind, name_of};
+use super::values::{Kind, fail, kind, name_of};
 
 /// Arguments in the order of `names`; those not given are `None`.
 pub(super) fn bind<const N: usize>(

@@ -6,7 +6,8 @@ use std::fmt;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Output, Value};
 
-use super::python;
+use super::repr::write_text;
+use super::values::{Lazy, is_namespace};
 
 /// Prefix of error details that tell of a limit.
 pub(super) const OVER: &str = "\u{1}limit\u{1}";
@@ -145,7 +146,7 @@ pub(super) fn deep(value: &Value, nesting: usize) -> Result<(), Error> {
         ValueKind::Bytes => charge(value.as_bytes().map_or(0, <[u8]>::len)),
         ValueKind::Seq | ValueKind::Iterable => {
             // Looking at a generator must not use it up.
-            if let Some(lazy) = value.downcast_object_ref::<python::Lazy>() {
+            if let Some(lazy) = value.downcast_object_ref::<Lazy>() {
                 return lazy.items.iter().try_for_each(|v| deep(v, nesting + 1));
             }
             for item in value.try_iter()? {
@@ -166,12 +167,6 @@ pub(super) fn deep(value: &Value, nesting: usize) -> Result<(), Error> {
         ValueKind::Plain if nesting > 0 => Err(over("it stores a macro inside another value")),
         _ => Ok(()),
     }
-}
-
-pub(super) fn is_namespace(value: &Value) -> bool {
-    value
-        .as_object()
-        .is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
 /// `a + b`.
@@ -242,7 +237,7 @@ impl<W: fmt::Write + ?Sized> fmt::Write for Limited<'_, W> {
 fn write(out: &mut dyn fmt::Write, value: &Value, most: usize) -> Result<usize, Error> {
     let left = LEFT.get().work.min(most);
     let mut limited = Limited { out, left };
-    let written = python::write_text(&mut limited, value);
+    let written = write_text(&mut limited, value);
     let used = left - limited.left;
     charge(used)?;
     written.map_err(|_| over("it makes too long a text"))?;

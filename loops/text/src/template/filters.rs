@@ -5,12 +5,12 @@ use minijinja::{Environment, Error, State, Value};
 
 use super::arguments::{apart, bind, flag, given, maybe_whole, named, soft, text, whole};
 use super::cost;
+use super::lookup;
 use super::methods;
-use super::operators::{int, item};
-use super::python::{self, Kind, Number, What, fail, kind, lazy, name_of};
+use super::python;
+use super::sequences::Filter;
 use super::text::{self as letters, Side};
-
-pub(super) type Filter = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
+use super::values::{Kind, Number, What, fail, int, kind, lazy, name_of, tuple};
 
 const FILTERS: [(&str, Filter); 27] = [
     ("default", |_, args| default(args)),
@@ -71,7 +71,7 @@ const FILTERS: [(&str, Filter); 27] = [
         if value.is_undefined() {
             return Err(fail("undefined has no attributes"));
         }
-        Ok(methods::bound(&value, &soft(&given(name)?)?).unwrap_or_default())
+        Ok(lookup::bound(&value, &soft(&given(name)?)?).unwrap_or_default())
     }),
     ("items", |_, args| items(alone(args)?)),
     ("tojson", |_, args| {
@@ -329,7 +329,7 @@ fn format(args: &[Value]) -> Result<Value, Error> {
         .split_first()
         .ok_or_else(|| fail("there is no format"))?;
     let values = match apart(rest) {
-        (by_place, None) => python::tuple(by_place.to_vec()),
+        (by_place, None) => tuple(by_place.to_vec()),
         ([], Some(kwargs)) => Value::from_pairs(named(kwargs)?),
         _ => return Err(fail("a format takes values by place or by name, not both")),
     };
@@ -344,29 +344,6 @@ fn items(value: &Value) -> Result<Value, Error> {
     };
     let pairs = pairs
         .into_iter()
-        .map(|(key, value)| python::tuple(vec![key, value]));
+        .map(|(key, value)| tuple(vec![key, value]));
     Ok(lazy(What::Generator, pairs.collect()))
-}
-
-/// The value at the end of a path such as `a.0.b`.
-pub(super) fn path(
-    value: &Value,
-    attribute: &Value,
-    default: Option<&Value>,
-) -> Result<Value, Error> {
-    let step = |value: Value, key: &Value| {
-        cost::charge(cost::VALUE_BYTES)?;
-        let found = item(&value, key)?;
-        Ok(match default {
-            Some(default) if found.is_undefined() => default.clone(),
-            _ => found,
-        })
-    };
-    match attribute.as_str() {
-        None => step(value.clone(), attribute),
-        Some(path) => path.split('.').try_fold(value.clone(), |value, part| {
-            let index = part.parse::<u32>().map(Value::from);
-            step(value, &index.unwrap_or_else(|_| Value::from(part)))
-        }),
-    }
 }

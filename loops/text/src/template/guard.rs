@@ -12,8 +12,9 @@ use minijinja::machinery::{CompiledTemplate, Instruction, Instructions, Template
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, State, Value};
 
-use super::cost::{charge, deep, is_namespace, over, shallow};
-use super::{cost, methods, operators, source};
+use super::cost::{charge, deep, over, shallow};
+use super::values::is_namespace;
+use super::{cost, lookup, operators, source};
 
 /// Compiles a source that [`source::prepared`] gave, and puts the checks in.
 pub(super) fn compile(program: &str) -> Result<CompiledTemplate<'_>, Error> {
@@ -141,7 +142,7 @@ fn replaced<'s>(
         Instruction::EmitRaw(raw) => {
             vec![Instruction::LoadConst(Value::from(raw)), Instruction::Emit]
         }
-        Instruction::GetAttr(name) if methods::is_known(name) => {
+        Instruction::GetAttr(name) if lookup::is_known(name) => {
             vec![
                 Instruction::LoadConst(Value::from(name)),
                 call("~opattr", 2),

@@ -6,8 +6,9 @@ use std::fmt::Write;
 use minijinja::{Error, ErrorKind, Value};
 
 use super::arguments::{bind, flag, given, soft, text, whole};
-use super::python::{Kind, Number, kind, name_of};
+use super::repr::python_float;
 use super::sequences::sorted;
+use super::values::{Kind, Number, kind, name_of};
 use super::{cost, python};
 
 const INDENT_MAX: usize = 32;
@@ -178,50 +179,11 @@ impl Dump {
     }
 }
 
-/// Python's `repr` of a float: shortest digits, an exponent below 1e-4 and from 1e16 on.
-pub(super) fn python_float(x: f64) -> String {
-    if x.is_nan() {
-        return "NaN".to_owned();
-    }
-    if x.is_infinite() {
-        return if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    let size = x.abs();
-    if size != 0.0 && !(1e-4..1e16).contains(&size) {
-        let text = format!("{x:e}");
-        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, exponent) = match exponent.strip_prefix('-') {
-            Some(rest) => ('-', rest),
-            None => ('+', exponent),
-        };
-        return format!("{digits}e{sign}{exponent:0>2}");
-    }
-    format!("{x:?}")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use minijinja::value::Kwargs;
-
-    #[test]
-    fn floats_are_written_as_python_writes_them() {
-        for (x, expected) in [
-            (1.0, "1.0"),
-            (0.1, "0.1"),
-            (1e-5, "1e-05"),
-            (1.5e-7, "1.5e-07"),
-            (0.0001, "0.0001"),
-            (1e16, "1e+16"),
-            (123_456_789_012_345.6, "123456789012345.6"),
-            (1e22, "1e+22"),
-            (-0.0, "-0.0"),
-            (1e100, "1e+100"),
-        ] {
-            assert_eq!(python_float(x), expected);
-        }
-    }
 
     #[test]
     fn layout_follows_json_dumps() {

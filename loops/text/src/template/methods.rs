@@ -8,101 +8,11 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::arguments::{bind, flag, given, maybe_whole, soft, text, whole};
 use super::cost;
-use super::python::{self, Kind, What, equal, fail, is_printable, kind, lazy, tuple};
+use super::lookup::{Bound, OF_DICTS, OF_LISTS, OF_TEXTS};
+use super::python::{self, equal};
+use super::repr::is_printable;
 use super::text::{self as letters, Side};
-
-const OF_DICTS: [&str; 11] = [
-    "clear",
-    "copy",
-    "fromkeys",
-    "get",
-    "items",
-    "keys",
-    "pop",
-    "popitem",
-    "setdefault",
-    "update",
-    "values",
-];
-const OF_LISTS: [&str; 11] = [
-    "append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse",
-    "sort",
-];
-const OF_TEXTS: [&str; 47] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "maketrans",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-];
-
-const CHANGES: [&str; 11] = [
-    "append",
-    "clear",
-    "extend",
-    "insert",
-    "pop",
-    "popitem",
-    "remove",
-    "reverse",
-    "setdefault",
-    "sort",
-    "update",
-];
-
-/// Whether a name is that of a method of anything.
-pub(super) fn is_known(name: &str) -> bool {
-    OF_DICTS.contains(&name) || OF_LISTS.contains(&name) || OF_TEXTS.contains(&name)
-}
-
-/// A method that is named and not called.
-#[derive(Debug)]
-pub(super) struct Bound {
-    value: Value,
-    name: String,
-}
+use super::values::{Kind, What, fail, kind, lazy, tuple};
 
 impl Object for Bound {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
@@ -115,25 +25,6 @@ impl Object for Bound {
         args.iter().try_for_each(|value| cost::deep(value, 0))?;
         call(state, &self.value, &self.name, args)
     }
-}
-
-/// The method of that name; undefined where there is none, or where it would change the value.
-pub(super) fn bound(value: &Value, name: &str) -> Option<Value> {
-    let has = match kind(value) {
-        Kind::Dict => OF_DICTS.contains(&name),
-        Kind::List => OF_LISTS.contains(&name),
-        Kind::Text(_) => OF_TEXTS.contains(&name),
-        Kind::Tuple => ["count", "index"].contains(&name),
-        _ => false,
-    };
-    let changes = !matches!(kind(value), Kind::Text(_)) && CHANGES.contains(&name);
-    has.then(|| match changes {
-        true => Value::UNDEFINED,
-        false => Value::from_object(Bound {
-            value: value.clone(),
-            name: name.to_owned(),
-        }),
-    })
 }
 
 /// Calls a method; the engine asks here for those that its values do not have.

@@ -10,14 +10,17 @@ mod cost;
 mod filters;
 mod guard;
 mod json;
+mod lookup;
 mod methods;
 mod operators;
 mod predicates;
 mod printf;
 mod python;
+mod repr;
 mod sequences;
 mod source;
 mod text;
+mod values;
 
 use minijinja::machinery::{eval, make_string_output};
 use minijinja::value::{Kwargs, Rest};

@@ -6,8 +6,10 @@ use minijinja::machinery::Instruction;
 use minijinja::value::Rest;
 use minijinja::{Environment, Error, Value};
 
-use super::python::{Kind, Number, What, compare, contains, equal, fail, kind, name_of};
-use super::{cost, methods, python};
+use super::lookup::{attribute, item};
+use super::python::{compare, contains, equal};
+use super::values::{Kind, Number, What, fail, int, kind, name_of, tuple};
+use super::{cost, methods, python, values};
 
 type Operator = fn(&[Value]) -> Result<Value, Error>;
 
@@ -101,10 +103,6 @@ fn too_large() -> Error {
     fail("the number is too large")
 }
 
-pub(super) fn int(i: i128) -> Value {
-    i64::try_from(i).map_or_else(|_| Value::from(i), Value::from)
-}
-
 fn add(a: &Value, b: &Value) -> Result<Value, Error> {
     match (kind(a), kind(b)) {
         (Kind::Number(x), Kind::Number(y)) => match (x.int(), y.int()) {
@@ -117,7 +115,7 @@ fn add(a: &Value, b: &Value) -> Result<Value, Error> {
         }
         (Kind::Text(x), Kind::Text(y)) => Ok(Value::from([x, y].concat())),
         (Kind::List, Kind::List) => Ok(Value::from(joined(a, b)?)),
-        (Kind::Tuple, Kind::Tuple) => Ok(python::tuple(joined(a, b)?)),
+        (Kind::Tuple, Kind::Tuple) => Ok(tuple(joined(a, b)?)),
         _ => Err(mixed("+", a, b)),
     }
 }
@@ -169,7 +167,7 @@ fn times(a: &Value, b: &Value) -> Result<Value, Error> {
             Ok(Value::from(text.repeat(count)))
         }
         Kind::List => repeated().map(Value::from),
-        Kind::Tuple => repeated().map(python::tuple),
+        Kind::Tuple => repeated().map(tuple),
         _ => Err(mixed("*", a, b)),
     }
 }
@@ -330,7 +328,7 @@ fn slice(args: &[Value]) -> Result<Value, Error> {
             Ok(Value::from(text))
         }
         Kind::List => taken(&all_items(value)?, bounds).map(Value::from),
-        Kind::Tuple => taken(&all_items(value)?, bounds).map(python::tuple),
+        Kind::Tuple => taken(&all_items(value)?, bounds).map(tuple),
         Kind::Lazy(lazy) if let What::Range { start, step, .. } = lazy.what => {
             let (first, by, count) = steps(lazy.items.len(), bounds)?;
             let narrow =
@@ -341,7 +339,7 @@ fn slice(args: &[Value]) -> Result<Value, Error> {
                 stop: at(first.saturating_add(by.saturating_mul(count as i128))),
                 step: step.saturating_mul(narrow(by)),
             };
-            Ok(python::lazy(what, taken(&lazy.items, bounds)?))
+            Ok(values::lazy(what, taken(&lazy.items, bounds)?))
         }
         _ => Err(fail(format!("{} cannot be sliced", name_of(value)))),
     }
@@ -352,42 +350,6 @@ fn all_items(value: &Value) -> Result<Vec<Value>, Error> {
     let length = value.len().unwrap_or(0);
     cost::charge(length.saturating_mul(cost::PIECE_BYTES))?;
     python::items(value)
-}
-
-/// `value[key]`: an item, or else an attribute of that name, or else undefined.
-pub(super) fn item(value: &Value, key: &Value) -> Result<Value, Error> {
-    let found = match (kind(value), kind(key)) {
-        (Kind::Undefined, _) => return Err(fail("it is undefined and has no items")),
-        (Kind::Dict, Kind::List | Kind::Dict) => None,
-        (Kind::Dict, _) => python::find_key(value, key),
-        (Kind::Text(text), Kind::Number(n)) => {
-            cost::charge(text.len())?;
-            let at = n.int().and_then(|at| place(at, text.chars().count()));
-            at.and_then(|at| text.chars().nth(at)).map(Value::from)
-        }
-        (Kind::Lazy(lazy), _) if !matches!(lazy.what, What::Range { .. }) => None,
-        (Kind::List | Kind::Tuple | Kind::Lazy(_), Kind::Number(n)) => {
-            let at = n.int().and_then(|at| place(at, value.len().unwrap_or(0)));
-            at.and_then(|at| value.get_item(&Value::from(at)).ok())
-        }
-        (Kind::Other | Kind::Tuple, Kind::Text(_)) => value.get_item(key).ok(),
-        _ => None,
-    };
-    let method = || methods::bound(value, key.as_str()?);
-    Ok(found.or_else(method).unwrap_or_default())
-}
-
-fn place(at: i128, length: usize) -> Option<usize> {
-    let at = if at < 0 { at + length as i128 } else { at };
-    usize::try_from(at).ok().filter(|at| *at < length)
-}
-
-/// `value.name`: a method, or else an item of that name, or else undefined.
-pub(super) fn attribute(value: &Value, name: &Value) -> Result<Value, Error> {
-    match methods::bound(value, name.as_str().unwrap_or_default()) {
-        Some(method) => Ok(method),
-        None => item(value, name),
-    }
 }
 
 /// What a loop runs over, with a length.

@@ -7,8 +7,9 @@ use minijinja::{Environment, Error, Value};
 
 use super::arguments::soft;
 use super::operators::leaves;
-use super::python::{Kind, Number, compare, contains, equal, fail, kind};
-use super::{python, text};
+use super::python::{compare, contains, equal};
+use super::text;
+use super::values::{Kind, Number, What, fail, kind};
 
 type Predicate = fn(&Value, &Value) -> Result<bool, Error>;
 
@@ -96,7 +97,7 @@ fn is(a: &Value, b: &Value, wanted: fn(Ordering) -> bool) -> Result<bool, Error>
 fn is_sequence(value: &Value) -> bool {
     match kind(value) {
         Kind::Undefined | Kind::Text(_) | Kind::List | Kind::Tuple | Kind::Dict => true,
-        Kind::Lazy(lazy) => matches!(lazy.what, python::What::Range { .. }),
+        Kind::Lazy(lazy) => matches!(lazy.what, What::Range { .. }),
         _ => false,
     }
 }

@@ -9,8 +9,9 @@ use minijinja::{Error, Value};
 
 use super::arguments::{apart, named, soft};
 use super::cost::over;
-use super::operators::{attribute, item};
-use super::python::{Kind, Number, fail, kind, name_of, write_repr};
+use super::lookup::{attribute, item};
+use super::repr::{python_float, write_repr};
+use super::values::{Kind, Number, fail, int, kind, name_of};
 use super::{cost, python};
 
 /// Widest field and most digits that a format may ask for.
@@ -145,10 +146,7 @@ fn printf_shown(mut look: Look, value: &Value) -> Result<String, Error> {
                 Number::Float(x) if x.is_finite() => Number::Int(x as i128),
                 number => number,
             };
-            shown(
-                &look,
-                &super::operators::int(whole.int().unwrap_or_default()),
-            )
+            shown(&look, &int(whole.int().unwrap_or_default()))
         }
         (Some('x' | 'X' | 'o'), Kind::Number(number)) if number.int().is_some() => {
             shown(&look, value)
@@ -412,7 +410,7 @@ fn float_digits(look: &Look, x: f64) -> String {
         Some('%') => format!("{:.precision$}%", x * 100.0),
         Some('e') => exponential(x, precision),
         Some('E') => exponential(x, precision).to_uppercase(),
-        None if look.precision.is_none() => super::json::python_float(x),
+        None if look.precision.is_none() => python_float(x),
         form => {
             let text = general(x, precision.max(1), look.alternate);
             if form == Some('G') {

@@ -6,9 +6,12 @@ use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 
 use super::arguments::{apart, bind, flag, given, named, soft, text, whole};
-use super::filters::{Filter, path};
-use super::python::{Group, Kind, Number, What, compare, equal, fail, kind, lazy, tuple};
+use super::lookup::path;
+use super::python::{compare, equal};
+use super::values::{Group, Kind, Number, What, fail, kind, lazy, name_of, tuple};
 use super::{cost, python};
+
+pub(super) type Filter = fn(&mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
 pub(super) const FILTERS: [(&str, Filter); 16] = [
     ("list", |_, args| {
@@ -217,7 +220,7 @@ fn check_keys<'v>(keys: impl Iterator<Item = &'v Value>) -> Result<(), Error> {
     let mut collisions = 0;
     for key in keys {
         if !has_hash(key) {
-            return Err(fail(format!("{} has no hash", python::name_of(key))));
+            return Err(fail(format!("{} has no hash", name_of(key))));
         }
         collisions += usize::from(collides(key));
         if collisions > COLLISIONS_MAX {

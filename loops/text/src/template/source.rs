@@ -5,11 +5,10 @@
 //! chains are measured here first. Products and sums get a mark that keeps the engine from computing
 //! them; the guard takes it out of the program again.
 
+use super::cost::{Limits, over};
 use minijinja::Error;
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
-
-use super::cost::{Limits, over};
 
 /// Operators, brackets, attributes and filters that may hold one another.
 const CHAIN_MAX: usize = 200;
