@@ -1,9 +1,10 @@
 //! Seeded dialogues: questions, follow-ups, corrections, thanks and complaints.
 
+use super::Grammar;
+use super::fact::FactId;
 use super::phrasing::{self, Parts};
 use super::question::{surface, with_wishes};
 use super::style::{Style, Tone, Wish};
-use super::{FactId, Grammar};
 use crate::rng::Rng;
 
 /// Share of full questions that say how to answer, small talk and what the model cannot know among
@@ -57,8 +58,16 @@ pub struct Dialogues<'g> {
     next: u64,
 }
 
+impl Grammar {
+    /// Seeded dialogues of two to six turns; the same seed gives the same series. Held-out pairs
+    /// of (fact, phrasing) never occur in them.
+    pub fn dialogues(&self, seed: u64) -> Dialogues<'_> {
+        Dialogues::new(self, seed)
+    }
+}
+
 impl<'g> Dialogues<'g> {
-    pub(super) fn new(grammar: &'g Grammar, seed: u64) -> Self {
+    fn new(grammar: &'g Grammar, seed: u64) -> Self {
         Self {
             writer: Writer::new(grammar),
             seed,

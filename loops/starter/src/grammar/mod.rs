@@ -6,6 +6,7 @@
 //! answer has one *content* (or several, for jokes) and sixteen *styles*.
 
 mod dialogue;
+mod fact;
 mod phrasing;
 mod question;
 mod source;
@@ -15,55 +16,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 pub use dialogue::{Dialogue, Dialogues, Turn, TurnKind};
+pub use fact::{Content, Fact, FactId};
 pub use phrasing::Parts;
 pub use question::{Question, with_wishes};
 pub use style::{Form, Greeting, Length, Register, Style, Tone, Wish};
 
 use crate::rng::Rng;
 use source::{Section, Table};
-
-/// The number of a fact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FactId(pub usize);
-
-/// One intent with its slots bound.
-#[derive(Clone, Debug)]
-pub struct Fact {
-    /// `table/section/first cell`, stable between versions of the files.
-    pub key: String,
-    pub tone: Tone,
-    /// How often it is asked, relative to 1.
-    pub weight: f64,
-    /// Full questions, all phrasings.
-    pub asks: Vec<String>,
-    /// Whether the phrasing of the same index is kept for evaluation.
-    pub held_out: Vec<bool>,
-    /// Short questions that need the subject of the turn before.
-    pub follows: Vec<String>,
-    /// "What about X", for the X of this fact.
-    pub abouts: Vec<String>,
-    /// "No, I meant X", for the X of this fact.
-    pub meants: Vec<String>,
-    /// What may be answered; several only for open questions.
-    pub contents: Vec<Content>,
-    /// Facts of the same subject (other sections of its row).
-    pub same_subject: Vec<FactId>,
-    /// Facts of the same intent (other rows of its section); itself if it is an open question.
-    pub same_intent: Vec<FactId>,
-}
-
-/// One answer without its style: a body for each length and form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Content {
-    bodies: [[String; 2]; 2],
-}
-
-impl Content {
-    /// The body as it stands after the opening words.
-    pub fn body(&self, length: Length, form: Form) -> &str {
-        &self.bodies[length as usize][form as usize]
-    }
-}
 
 /// What a completion is worth as an answer to a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,12 +146,6 @@ impl Grammar {
             }
             words
         })
-    }
-
-    /// Seeded dialogues of two to six turns; the same seed gives the same series. Held-out pairs
-    /// of (fact, phrasing) never occur in them.
-    pub fn dialogues(&self, seed: u64) -> Dialogues<'_> {
-        Dialogues::new(self, seed)
     }
 
     /// `n` different questions from the held-out pairs, in an order decided by the seed (fewer if

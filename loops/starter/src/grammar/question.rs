@@ -1,7 +1,7 @@
 //! The surface of a question: how users capitalise, punctuate and introduce it, and how the checker
 //! sees through that.
 
-use super::FactId;
+use super::fact::FactId;
 use super::source::capitalised;
 use super::style::Wish;
 use crate::rng::{Rng, stable_hash};
