@@ -27,6 +27,7 @@ mod gate;
 mod guards;
 mod import;
 mod job;
+mod learner_config;
 mod nn_trainer;
 mod objective;
 mod pack;
@@ -53,7 +54,7 @@ mod adapters;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
-mod house;
+mod fixture;
 #[cfg(test)]
 mod loop_tests;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::effects::TrainEffects;
 use crate::faults::{Fault, FaultyBlobs, FaultyLedger, Plan};
-use crate::house::House;
+use crate::fixture::Fixture;
 use crate::prune::Pruner;
 use crate::testing::candidate;
 use crate::{Candidate, NAME, TrainError, TrainJob, Trainer};
@@ -82,7 +82,7 @@ fn anna() -> Scope {
     Scope::of("o", Some("anna"))
 }
 
-impl House {
+impl Fixture {
     /// Four judged turns of anna's.
     async fn four_turns(&self) -> Vec<TurnId> {
         let turn = |i: u32| {
@@ -174,62 +174,62 @@ impl House {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wake_turns_judged_turns_into_a_version() {
-    let house = House::new().await;
-    let running = House::start(house.ctx(Hashes::plain()));
-    let turns = house.four_turns().await;
+    let fixture = Fixture::new().await;
+    let running = Fixture::start(fixture.ctx(Hashes::plain()));
+    let turns = fixture.four_turns().await;
     running.notifications.send(Notification).unwrap();
-    house.until_settled(50).await;
+    fixture.until_settled(50).await;
     running.stop().await;
     for turn in turns {
         let version = PolicyVersion(1);
-        assert_eq!(house.fate(turn).await, Fate::Trained { version });
+        assert_eq!(fixture.fate(turn).await, Fate::Trained { version });
     }
-    let record = &house.ledger.versions(Some(&anna()), 1).await.unwrap()[0];
+    let record = &fixture.ledger.versions(Some(&anna()), 1).await.unwrap()[0];
     assert_eq!(record.samples, 4);
     assert_eq!(record.report["batch"]["score_mean"], 0.0);
     assert_eq!(record.gate["passed"], true);
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 /// Runs four turns with a fault at one call, a new loop after a death, and checks that each turn
 /// is in exactly one version. Returns whether the call was reached.
 async fn survives(at: usize, fault: Fault) -> bool {
-    let house = House::new().await;
-    let turns = house.four_turns().await;
+    let fixture = Fixture::new().await;
+    let turns = fixture.four_turns().await;
     let plan = Plan::new(Some((at, fault)));
     let in_step = plan.clone();
     let trainer = Hashes::with(move |_, _| {
         in_step.blocking(|| TrainError::Failed("injected".into()), || Ok(()))
     });
-    let mut ctx = house.ctx(trainer);
+    let mut ctx = fixture.ctx(trainer);
     ctx.ledger = Arc::new(FaultyLedger(ctx.ledger, plan.clone()));
     ctx.blobs = Arc::new(FaultyBlobs(ctx.blobs, plan.clone()));
-    let running = House::start(ctx);
+    let running = Fixture::start(ctx);
     // Done is a version that serve was told of; one that is only in the ledger may be a dead
     // loop's, whose successor has to tell.
-    let done = || async { house.policies.get().len() == 1 };
+    let done = || async { fixture.policies.get().len() == 1 };
     tokio::select! {
         () = plan.died.notified() => {
             running.kill().await;
             plan.bury();
-            let restarted = House::start(house.ctx(Hashes::plain()));
-            house.until(5_000, done).await;
+            let restarted = Fixture::start(fixture.ctx(Hashes::plain()));
+            fixture.until(5_000, done).await;
             restarted.stop().await;
         }
-        () = house.until(500, done) => running.stop().await,
+        () = fixture.until(500, done) => running.stop().await,
     }
-    let versions = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    let versions = fixture.ledger.versions(Some(&anna()), 10).await.unwrap();
     let trained: u64 = versions.iter().map(|v| v.samples).sum();
     assert_eq!((versions.len(), trained), (1, 4), "call {at}, {fault:?}");
     for turn in turns {
         let version = PolicyVersion(1);
         assert_eq!(
-            house.fate(turn).await,
+            fixture.fate(turn).await,
             Fate::Trained { version },
             "call {at}, {fault:?}"
         );
     }
-    house.check_hashes().await;
+    fixture.check_hashes().await;
     plan.was_hit()
 }
 
@@ -253,25 +253,25 @@ async fn a_fault_at_any_call_leaves_nothing_or_one_whole_version() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_fails_half_way_is_given_back() {
-    let house = House::new().await;
-    house.four_turns().await;
+    let fixture = Fixture::new().await;
+    fixture.four_turns().await;
     let trigger = ShutdownTrigger::new();
     // The claim itself is done; what is read with it is not.
     let plan = Plan::new(Some((1, Fault::FailsBefore)));
-    let mut ctx = house.ctx(Hashes::plain());
+    let mut ctx = fixture.ctx(Hashes::plain());
     ctx.ledger = Arc::new(FaultyLedger(ctx.ledger, plan.clone()));
     let effects = TrainEffects::start(ctx, trigger.signal()).unwrap();
     assert!(effects.claimer.claim(anna()).await.is_err());
     assert!(plan.was_hit());
-    let ready = house.ledger.ready(house.clock.now_ms()).await.unwrap();
+    let ready = fixture.ledger.ready(fixture.clock.now_ms()).await.unwrap();
     assert_eq!(ready[0].count, 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_whose_lease_was_taken_over_is_thrown_away() {
-    let house = Arc::new(House::new().await);
-    house.four_turns().await;
-    let (runtime, inside) = (tokio::runtime::Handle::current(), house.clone());
+    let fixture = Arc::new(Fixture::new().await);
+    fixture.four_turns().await;
+    let (runtime, inside) = (tokio::runtime::Handle::current(), fixture.clone());
     let stolen = AtomicBool::new(false);
     let trainer = Hashes::with(move |_, _| {
         if !stolen.swap(true, Ordering::SeqCst) {
@@ -296,45 +296,45 @@ async fn a_step_whose_lease_was_taken_over_is_thrown_away() {
         }
         Ok(())
     });
-    let running = House::start(house.ctx(trainer));
-    house
+    let running = Fixture::start(fixture.ctx(trainer));
+    fixture
         .until(50, || async {
-            house.number("candidates_lost_total") == 1.0
+            fixture.number("candidates_lost_total") == 1.0
         })
         .await;
-    assert!(house.ledger.heads().await.unwrap().is_empty());
-    assert!(house.policies.get().is_empty());
+    assert!(fixture.ledger.heads().await.unwrap().is_empty());
+    assert!(fixture.policies.get().is_empty());
     // The three that were given back train; the stolen one's lease runs out, and a single turn
     // waits for company.
-    house
-        .until(50, || async { house.number("versions_total") == 1.0 })
+    fixture
+        .until(50, || async { fixture.number("versions_total") == 1.0 })
         .await;
     running.stop().await;
-    let trained = house.ledger.counts().await.unwrap().trained;
+    let trained = fixture.ledger.counts().await.unwrap().trained;
     assert!(trained == 3 || trained == 4, "{trained}");
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_ran_out_but_was_not_taken_over_still_publishes() {
-    let house = Arc::new(House::new().await);
-    house.four_turns().await;
-    let inside = house.clone();
+    let fixture = Arc::new(Fixture::new().await);
+    fixture.four_turns().await;
+    let inside = fixture.clone();
     let trainer = Hashes::with(move |_, _| {
         inside.clock.advance(120_000);
         Ok(())
     });
-    let running = House::start(house.ctx(trainer));
-    house.until_settled(50).await;
+    let running = Fixture::start(fixture.ctx(trainer));
+    fixture.until_settled(50).await;
     running.stop().await;
-    assert_eq!(house.ledger.counts().await.unwrap().trained, 4);
-    house.check_hashes().await;
+    assert_eq!(fixture.ledger.counts().await.unwrap().trained, 4);
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_moved_during_a_step_is_never_overwritten() {
-    let house = Arc::new(House::new().await);
-    let (runtime, inside) = (tokio::runtime::Handle::current(), house.clone());
+    let fixture = Arc::new(Fixture::new().await);
+    let (runtime, inside) = (tokio::runtime::Handle::current(), fixture.clone());
     let rolled_back = AtomicBool::new(false);
     let trainer = Hashes::with(move |job, _| {
         let parent = job.parent.as_ref().map_or(0, |p| p.version.0);
@@ -347,46 +347,46 @@ async fn a_head_that_moved_during_a_step_is_never_overwritten() {
         }
         Ok(())
     });
-    let running = House::start(house.ctx(trainer));
+    let running = Fixture::start(fixture.ctx(trainer));
     for _ in 0..3 {
-        house.four_turns().await;
-        house.until_settled(50).await;
+        fixture.four_turns().await;
+        fixture.until_settled(50).await;
     }
     running.stop().await;
-    let versions = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    let versions = fixture.ledger.versions(Some(&anna()), 10).await.unwrap();
     let chain: Vec<_> = versions
         .iter()
         .map(|v| (v.policy.version.0, v.parent.0))
         .collect();
     assert_eq!(chain, [(4, 3), (3, 1), (2, 1), (1, 0)]);
-    assert_eq!(house.number("candidates_lost_total"), 1.0);
-    house.check_hashes().await;
+    assert_eq!(fixture.number("candidates_lost_total"), 1.0);
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_gate_refuses_leaves_no_trace_but_its_reasons() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let trainer = Hashes {
         hook: Box::new(|_, _| Ok(())),
         change: |candidate| candidate.measured.candidate.empty_share = 1.0,
     };
-    let running = House::start(house.ctx(Arc::new(trainer)));
-    let turns = house.four_turns().await;
-    house.until_settled(50).await;
+    let running = Fixture::start(fixture.ctx(Arc::new(trainer)));
+    let turns = fixture.four_turns().await;
+    fixture.until_settled(50).await;
     running.stop().await;
     for turn in turns {
         let reason = Reason::GateRejected;
-        assert_eq!(house.fate(turn).await, Fate::Settled { reason });
+        assert_eq!(fixture.fate(turn).await, Fate::Settled { reason });
     }
-    assert!(house.policies.get().is_empty());
-    let counts = house.ledger.counts().await.unwrap();
+    assert!(fixture.policies.get().is_empty());
+    let counts = fixture.ledger.counts().await.unwrap();
     assert_eq!((counts.versions, counts.refused, counts.trained), (0, 1, 0));
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_stops_the_step_and_a_resume_does_it_after_all() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let began = Arc::new(AtomicU64::new(0));
     let steps = began.clone();
     // The first step never ends by itself.
@@ -399,34 +399,34 @@ async fn a_pause_stops_the_step_and_a_resume_does_it_after_all() {
         }
         Ok(())
     });
-    let running = House::start(house.ctx(trainer));
-    house.four_turns().await;
-    house
+    let running = Fixture::start(fixture.ctx(trainer));
+    fixture.four_turns().await;
+    fixture
         .until(50, || async { began.load(Ordering::SeqCst) == 1 })
         .await;
-    let switch = house.registry.switch(NAME).unwrap();
+    let switch = fixture.registry.switch(NAME).unwrap();
     switch.pause(true);
     let free = || async {
-        house
+        fixture
             .ledger
-            .ready(house.clock.now_ms())
+            .ready(fixture.clock.now_ms())
             .await
             .unwrap()
             .len()
             == 1
     };
-    house.until(0, free).await;
-    assert_eq!(house.ledger.counts().await.unwrap().versions, 0);
+    fixture.until(0, free).await;
+    assert_eq!(fixture.ledger.counts().await.unwrap().versions, 0);
     switch.pause(false);
-    house.until_settled(50).await;
+    fixture.until_settled(50).await;
     running.stop().await;
     assert_eq!(began.load(Ordering::SeqCst), 2);
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_ends_a_long_step_and_gives_its_turns_back() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let began = Arc::new(AtomicBool::new(false));
     let tell = began.clone();
     let trainer = Hashes::with(move |_, pause| {
@@ -436,76 +436,76 @@ async fn stopping_ends_a_long_step_and_gives_its_turns_back() {
         }
         Err(TrainError::Stopped)
     });
-    let running = House::start(house.ctx(trainer));
-    house.four_turns().await;
-    house
+    let running = Fixture::start(fixture.ctx(trainer));
+    fixture.four_turns().await;
+    fixture
         .until(50, || async { began.load(Ordering::SeqCst) })
         .await;
     running.stop().await;
-    let ready = house.ledger.ready(house.clock.now_ms()).await.unwrap();
+    let ready = fixture.ledger.ready(fixture.clock.now_ms()).await.unwrap();
     assert_eq!(ready[0].count, 4);
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scope_whose_steps_panic_does_not_stop_the_others() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let bert = Scope::of("o", Some("bert"));
     let trainer = Hashes::with(|job, _| {
         assert!(job.scope == anna(), "cannot train this one");
         Ok(())
     });
-    let running = House::start(house.ctx(trainer));
+    let running = Fixture::start(fixture.ctx(trainer));
     let poison: Vec<_> = (0..4)
-        .map(|i| (house.turn(&bert, &[1, i], &[2]), 1.0))
+        .map(|i| (fixture.turn(&bert, &[1, i], &[2]), 1.0))
         .collect();
-    house.judge(&poison).await;
-    house.four_turns().await;
-    house.until_settled(50).await;
+    fixture.judge(&poison).await;
+    fixture.four_turns().await;
+    fixture.until_settled(50).await;
     running.stop().await;
     let reason = Reason::StepFailed;
-    assert_eq!(house.fate(poison[0].0.id).await, Fate::Settled { reason });
-    assert_eq!(house.policies.get().version(&anna()), PolicyVersion(1));
-    assert_eq!(house.policies.get().version(&bert), PolicyVersion::BASE);
-    house.check_hashes().await;
+    assert_eq!(fixture.fate(poison[0].0.id).await, Fate::Settled { reason });
+    assert_eq!(fixture.policies.get().version(&anna()), PolicyVersion(1));
+    assert_eq!(fixture.policies.get().version(&bert), PolicyVersion::BASE);
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn turns_that_do_not_fit_are_settled_and_the_rest_trains() {
-    let house = House::new().await;
-    let running = House::start(house.ctx(Hashes::plain()));
+    let fixture = Fixture::new().await;
+    let running = Fixture::start(fixture.ctx(Hashes::plain()));
     let mut turns: Vec<_> = (0..3)
-        .map(|i| (house.turn(&anna(), &[1, i], &[2]), 1.0))
+        .map(|i| (fixture.turn(&anna(), &[1, i], &[2]), 1.0))
         .collect();
     turns[1].0.prompt_tokens = vec![1; 4_000];
-    house.judge(&turns).await;
-    house.until_settled(50).await;
+    fixture.judge(&turns).await;
+    fixture.until_settled(50).await;
     running.stop().await;
     let reason = Reason::TooLong;
-    assert_eq!(house.fate(turns[1].0.id).await, Fate::Settled { reason });
+    assert_eq!(fixture.fate(turns[1].0.id).await, Fate::Settled { reason });
     let version = PolicyVersion(1);
-    assert_eq!(house.fate(turns[2].0.id).await, Fate::Trained { version });
-    assert_eq!(house.number("turns_left_out_total"), 1.0);
-    house.check_hashes().await;
+    assert_eq!(fixture.fate(turns[2].0.id).await, Fate::Trained { version });
+    assert_eq!(fixture.number("turns_left_out_total"), 1.0);
+    fixture.check_hashes().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_backlog_is_settled_at_once() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let old = |i| {
-        let mut turn = house.turn(&anna(), &[1, i], &[2]);
+        let mut turn = fixture.turn(&anna(), &[1, i], &[2]);
         turn.fingerprint = "old".into();
         (turn, 1.0)
     };
     let turns: Vec<_> = (0..600).map(old).collect();
-    house.judge(&turns).await;
-    let running = House::start(house.ctx(Hashes::plain()));
+    fixture.judge(&turns).await;
+    let running = Fixture::start(fixture.ctx(Hashes::plain()));
     // The clock stands still: no pause would end.
-    house.until_settled(0).await;
+    fixture.until_settled(0).await;
     running.stop().await;
     let reason = Reason::OtherFingerprint;
     for (turn, _) in [&turns[0], &turns[599]] {
-        assert_eq!(house.fate(turn.id).await, Fate::Settled { reason });
+        assert_eq!(fixture.fate(turn.id).await, Fate::Settled { reason });
     }
 }
 
@@ -513,33 +513,33 @@ async fn a_long_backlog_is_settled_at_once() {
 /// is left, learning stops, and a person lets it go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn complaints_bring_the_last_good_version_back_and_stop_learning() {
-    let house = House::new().await;
-    let learning = House::start(house.ctx(Hashes::plain()));
+    let fixture = Fixture::new().await;
+    let learning = Fixture::start(fixture.ctx(Hashes::plain()));
     for _ in 0..2 {
-        house.four_turns().await;
-        house.until_settled(50).await;
+        fixture.four_turns().await;
+        fixture.until_settled(50).await;
     }
     learning.stop().await;
     // A loop that watches, and never has enough turns to learn.
-    let mut ctx = house.ctx(Hashes::plain());
+    let mut ctx = fixture.ctx(Hashes::plain());
     ctx.config.watch.enabled = true;
     (ctx.config.batch_turns, ctx.config.batch_turns_min) = (1_000, 1_000);
     ctx.config.queue_turns_max = 1_000;
-    let running = House::start(ctx);
+    let running = Fixture::start(ctx);
     let sampled = |n: u32, version: u64, score: f32| {
         let turn = |i| {
-            let mut turn = house.turn(&anna(), &[1, i], &[2, 3]);
+            let mut turn = fixture.turn(&anna(), &[1, i], &[2, 3]);
             turn.spans[0].version = PolicyVersion(version);
             (turn, score)
         };
         (0..n).map(turn).collect::<Vec<_>>()
     };
-    house.judge(&sampled(40, 1, 1.0)).await;
-    house.judge(&sampled(30, 2, -1.0)).await;
-    house
-        .until(50, || async { house.number("trips_total") >= 1.0 })
+    fixture.judge(&sampled(40, 1, 1.0)).await;
+    fixture.judge(&sampled(30, 2, -1.0)).await;
+    fixture
+        .until(50, || async { fixture.number("trips_total") >= 1.0 })
         .await;
-    let records = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    let records = fixture.ledger.versions(Some(&anna()), 10).await.unwrap();
     let chain: Vec<_> = records
         .iter()
         .map(|r| (r.policy.version.0, r.parent.0, r.is_tripped))
@@ -548,38 +548,41 @@ async fn complaints_bring_the_last_good_version_back_and_stop_learning() {
     assert_eq!(records[0].policy.digest, records[2].policy.digest);
     let note = records[0].note.clone().unwrap();
     assert!(note.starts_with("auto: complaint rate"), "{note}");
-    assert_eq!(house.policies.get().version(&anna()), PolicyVersion(3));
+    assert_eq!(fixture.policies.get().version(&anna()), PolicyVersion(3));
     running.stop().await;
     // Nothing is learned until somebody says so, whatever is ready.
-    assert!(house.ledger.ready(i64::MAX).await.unwrap().is_empty());
-    assert!(house.ledger.resume(&anna()).await.unwrap());
-    assert_eq!(house.ledger.ready(i64::MAX).await.unwrap()[0].count, 70);
-    assert_eq!(house.number("trips_total"), 1.0);
-    house.check_hashes().await;
+    assert!(fixture.ledger.ready(i64::MAX).await.unwrap().is_empty());
+    assert!(fixture.ledger.resume(&anna()).await.unwrap());
+    assert_eq!(fixture.ledger.ready(i64::MAX).await.unwrap()[0].count, 70);
+    assert_eq!(fixture.number("trips_total"), 1.0);
+    fixture.check_hashes().await;
 }
 
 /// What a scope needs stays; the rest goes, candidates that became nothing included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_that_nobody_needs_go_and_all_others_stay() {
-    let house = House::new().await;
-    let learning = House::start(house.ctx(Hashes::plain()));
+    let fixture = Fixture::new().await;
+    let learning = Fixture::start(fixture.ctx(Hashes::plain()));
     for _ in 0..5 {
-        house.four_turns().await;
-        house.until_settled(50).await;
+        fixture.four_turns().await;
+        fixture.until_settled(50).await;
     }
     learning.stop().await;
-    let records = house.ledger.versions(Some(&anna()), 10).await.unwrap();
+    let records = fixture.ledger.versions(Some(&anna()), 10).await.unwrap();
     assert_eq!(records.len(), 5);
     let orphan = hone_domain::adapter_key(&anna(), Digest([0xee; 32]));
-    house.blobs.put(&orphan, &[(FILE.into(), vec![1])]).unwrap();
-    let mut ctx = house.ctx(Hashes::plain());
+    fixture
+        .blobs
+        .put(&orphan, &[(FILE.into(), vec![1])])
+        .unwrap();
+    let mut ctx = fixture.ctx(Hashes::plain());
     (ctx.config.prune.keep_versions, ctx.config.prune.interval_ms) = (2, 20);
-    let running = House::start(ctx);
+    let running = Fixture::start(ctx);
     // Versions 1 and 2; 3 is what 4 continues. Each has an adapter and a learner.
-    let done = || async { house.number("folders_pruned_total") >= 4.0 };
-    house.until(50, done).await;
+    let done = || async { fixture.number("folders_pruned_total") >= 4.0 };
+    fixture.until(50, done).await;
     running.stop().await;
-    let is_there = |key: &hone_domain::BlobKey| house.blobs.get(key, FILE).is_ok();
+    let is_there = |key: &hone_domain::BlobKey| fixture.blobs.get(key, FILE).is_ok();
     for record in &records {
         let stays = record.policy.version.0 >= 3;
         assert_eq!(
@@ -589,48 +592,51 @@ async fn files_that_nobody_needs_go_and_all_others_stay() {
             record.policy.version
         );
         let learner = hone_domain::checkpoint_key(&anna(), record.policy.digest);
-        let learner = house.blobs.get(&learner, crate::CHECKPOINT_FILE);
+        let learner = fixture.blobs.get(&learner, crate::CHECKPOINT_FILE);
         assert_eq!(learner.is_ok(), stays, "{}", record.policy.version);
     }
     assert!(is_there(&orphan), "it is too young to be an orphan");
     // Old enough, it goes; a version that is published again keeps what it names.
-    house
+    fixture
         .ledger
         .rollback(&anna(), PolicyVersion(3), 1)
         .await
         .unwrap();
     assert_eq!(
-        house.pruner(1).prune().await,
+        fixture.pruner(1).prune().await,
         Ok(5),
         "versions 4 and 5, and the orphan"
     );
     assert!(!is_there(&orphan) && is_there(&records[2].policy.blob));
-    assert_eq!(house.pruner(1).prune().await, Ok(0));
-    let heads = house.ledger.heads().await.unwrap();
-    assert_eq!(house.on_disk(&heads[0]), heads[0].digest);
+    assert_eq!(fixture.pruner(1).prune().await, Ok(0));
+    let heads = fixture.ledger.heads().await.unwrap();
+    assert_eq!(fixture.on_disk(&heads[0]), heads[0].digest);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_version_names_goes_where_every_version_is_kept() {
-    let house = House::new().await;
-    let learning = House::start(house.ctx(Hashes::plain()));
+    let fixture = Fixture::new().await;
+    let learning = Fixture::start(fixture.ctx(Hashes::plain()));
     for _ in 0..3 {
-        house.four_turns().await;
-        house.until_settled(50).await;
+        fixture.four_turns().await;
+        fixture.until_settled(50).await;
     }
     learning.stop().await;
     let orphan = hone_domain::adapter_key(&anna(), Digest([0xee; 32]));
-    house.blobs.put(&orphan, &[(FILE.into(), vec![1])]).unwrap();
-    assert_eq!(house.folders(), 7);
+    fixture
+        .blobs
+        .put(&orphan, &[(FILE.into(), vec![1])])
+        .unwrap();
+    assert_eq!(fixture.folders(), 7);
     // It may be one that lay there when a step that is being published made it again.
-    let pruner = house.pruner(0);
+    let pruner = fixture.pruner(0);
     pruner.ship(Some(orphan.clone())).await;
     assert_eq!(pruner.prune().await, Ok(0));
     pruner.ship(None).await;
     assert_eq!(pruner.prune().await, Ok(1));
-    assert!(house.blobs.get(&orphan, FILE).is_err());
-    assert_eq!(house.folders(), 6);
-    house.check_hashes().await;
+    assert!(fixture.blobs.get(&orphan, FILE).is_err());
+    assert_eq!(fixture.folders(), 6);
+    fixture.check_hashes().await;
 }
 
 /// Turns are erased while a step learns from them, or from a version that did: what the step wrote
@@ -638,8 +644,8 @@ async fn what_no_version_names_goes_where_every_version_is_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_whose_turns_are_erased_leaves_no_folder() {
     for parents_are_erased in [false, true] {
-        let house = Arc::new(House::new().await);
-        let (runtime, inside) = (tokio::runtime::Handle::current(), house.clone());
+        let fixture = Arc::new(Fixture::new().await);
+        let (runtime, inside) = (tokio::runtime::Handle::current(), fixture.clone());
         let wish = Arc::new(std::sync::Mutex::new(Vec::new()));
         let wished = wish.clone();
         let trainer = Hashes::with(move |_, _| {
@@ -649,54 +655,54 @@ async fn a_step_whose_turns_are_erased_leaves_no_folder() {
             }
             Ok(())
         });
-        let running = House::start(house.ctx(trainer));
-        let first = house.four_turns().await;
-        house.until_settled(50).await;
-        assert_eq!(house.folders(), 2);
+        let running = Fixture::start(fixture.ctx(trainer));
+        let first = fixture.four_turns().await;
+        fixture.until_settled(50).await;
+        assert_eq!(fixture.folders(), 2);
         if parents_are_erased {
             wish.lock().unwrap().push(first[0]);
         }
-        let second = house.four_turns().await;
+        let second = fixture.four_turns().await;
         if !parents_are_erased {
             wish.lock().unwrap().extend(second);
         }
-        let lost = || async { house.number("candidates_lost_total") == 1.0 };
-        house.until(50, lost).await;
-        house.until_settled(50).await;
+        let lost = || async { fixture.number("candidates_lost_total") == 1.0 };
+        fixture.until(50, lost).await;
+        fixture.until_settled(50).await;
         running.stop().await;
         // The eraser removes version 1, where that is tainted; version 3 is what learned again.
         let stay = if parents_are_erased { 4 } else { 2 };
-        assert_eq!(house.folders(), stay, "{parents_are_erased}");
-        house.check_hashes().await;
+        assert_eq!(fixture.folders(), stay, "{parents_are_erased}");
+        fixture.check_hashes().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_try_is_told_again_though_the_first_was_trained_before() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let told = seen.clone();
     let trainer = Hashes::with(move |job, _| {
         told.lock().unwrap().push(job.retold.clone());
         Ok(())
     });
-    let mut ctx = house.ctx(trainer);
+    let mut ctx = fixture.ctx(trainer);
     ctx.config.method = crate::Method::RltfSd;
     ctx.config.gate.held_out_share = 0.0;
-    let running = House::start(ctx);
-    let first = house.turn(&anna(), &[1, 2], &[3]);
-    let opening = house.turn(&anna(), &[4, 5], &[6]);
-    house
+    let running = Fixture::start(ctx);
+    let first = fixture.turn(&anna(), &[1, 2], &[3]);
+    let opening = fixture.turn(&anna(), &[4, 5], &[6]);
+    fixture
         .judge(&[(first.clone(), -1.0), (opening.clone(), 1.0)])
         .await;
-    house.until_settled(50).await;
-    let mut third = house.turn(&anna(), &[4, 5, 6, 9], &[10]);
+    fixture.until_settled(50).await;
+    let mut third = fixture.turn(&anna(), &[4, 5, 6, 9], &[10]);
     // What follows praise is another request, not a second try.
     third.parent = Some(opening.id);
-    let mut second = house.turn(&anna(), &[1, 2, 3, 9], &[7, 8]);
+    let mut second = fixture.turn(&anna(), &[1, 2, 3, 9], &[7, 8]);
     second.parent = Some(first.id);
-    house.judge(&[(second, 1.0), (third, 1.0)]).await;
-    house.until_settled(50).await;
+    fixture.judge(&[(second, 1.0), (third, 1.0)]).await;
+    fixture.until_settled(50).await;
     running.stop().await;
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     assert_eq!(seen.len(), 2);
@@ -707,13 +713,13 @@ async fn a_second_try_is_told_again_though_the_first_was_trained_before() {
         advantage: 2.0,
     };
     assert_eq!(seen[1], [told]);
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 /// The data folder was used with another base model, whose tokens are other words, or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_base_model_sampled_is_no_prompt_to_measure_on() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let jobs = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = jobs.clone();
     let trainer = Hashes::with(move |job, _| {
@@ -721,26 +727,26 @@ async fn what_another_base_model_sampled_is_no_prompt_to_measure_on() {
         seen.lock().unwrap().push(told);
         Ok(())
     });
-    let mut ctx = house.ctx(trainer);
+    let mut ctx = fixture.ctx(trainer);
     ctx.config.method = crate::Method::RltfSd;
     let of_other = |prompt: &[u32]| {
-        let mut turn = house.turn(&anna(), prompt, &[50_001]);
+        let mut turn = fixture.turn(&anna(), prompt, &[50_001]);
         turn.base = Digest([8; 32]);
         turn
     };
     let (held, first) = (of_other(&[50_000]), of_other(&[50_002]));
-    let own = house.turn(&anna(), &[9, 8], &[7]);
-    house.judge(&[(held, 1.0)]).await;
-    house.keep_for_comparisons(Digest([8; 32])).await;
-    house.judge(&[(own, 0.5)]).await;
-    house.keep_for_comparisons(Digest([7; 32])).await;
-    let mut second = house.turn(&anna(), &[1, 2], &[3]);
+    let own = fixture.turn(&anna(), &[9, 8], &[7]);
+    fixture.judge(&[(held, 1.0)]).await;
+    fixture.keep_for_comparisons(Digest([8; 32])).await;
+    fixture.judge(&[(own, 0.5)]).await;
+    fixture.keep_for_comparisons(Digest([7; 32])).await;
+    let mut second = fixture.turn(&anna(), &[1, 2], &[3]);
     second.parent = Some(first.id);
-    let another = house.turn(&anna(), &[4, 5, 6], &[6]);
+    let another = fixture.turn(&anna(), &[4, 5, 6], &[6]);
     let judged = [(first, -1.0), (second, 1.0), (another, -1.0)];
-    house.judge(&judged).await;
-    let running = House::start(ctx);
-    house.until_settled(50).await;
+    fixture.judge(&judged).await;
+    let running = Fixture::start(ctx);
+    fixture.until_settled(50).await;
     running.stop().await;
     let jobs = std::mem::take(&mut *jobs.lock().unwrap());
     let [(probes, held_out, retold)] = &jobs[..] else {
@@ -754,18 +760,18 @@ async fn what_another_base_model_sampled_is_no_prompt_to_measure_on() {
     let compared: Vec<_> = held_out.iter().map(|judged| &judged.tokens).collect();
     assert_eq!(compared, [&vec![9, 8, 7]]);
     assert_eq!(*retold, []);
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 /// Feedback that comes late has a held-out turn judged again: it is held out as before, with the
 /// new score, or trains where it was corrected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_out_turn_is_heard_again_and_trains_only_where_it_is_corrected() {
-    let house = House::new().await;
-    let mut ctx = house.ctx(Hashes::plain());
+    let fixture = Fixture::new().await;
+    let mut ctx = fixture.ctx(Hashes::plain());
     ctx.config.gate.held_out_share = 0.5;
     ctx.config.queue_turns_max = 100;
-    let turn = |i| (house.turn(&anna(), &[1, i], &[2, 3]), 1.0);
+    let turn = |i| (fixture.turn(&anna(), &[1, i], &[2, 3]), 1.0);
     let turns: Vec<_> = (0..16).map(turn).collect();
     let is_held_out = |turn: &&Turn| crate::gate::is_held_out(turn.id, 0.5);
     let held: Vec<&Turn> = turns
@@ -773,12 +779,12 @@ async fn a_held_out_turn_is_heard_again_and_trains_only_where_it_is_corrected() 
         .map(|(turn, _)| turn)
         .filter(is_held_out)
         .collect();
-    let running = House::start(ctx);
-    house.judge(&turns).await;
-    house.until_settled(50).await;
+    let running = Fixture::start(ctx);
+    fixture.judge(&turns).await;
+    fixture.until_settled(50).await;
     let reason = Reason::HeldOut;
     for turn in &held[..2] {
-        assert_eq!(house.fate(turn.id).await, Fate::Settled { reason });
+        assert_eq!(fixture.fate(turn.id).await, Fate::Settled { reason });
     }
     for (turn, correction) in [(held[0], None), (held[1], Some("4".to_owned()))] {
         let said = Feedback {
@@ -789,58 +795,58 @@ async fn a_held_out_turn_is_heard_again_and_trains_only_where_it_is_corrected() 
             score: Some(-1.0),
             comment: None,
             correction,
-            received_ms: house.clock.now_ms(),
+            received_ms: fixture.clock.now_ms(),
         };
-        house.ledger.record_feedback(&said).await.unwrap();
+        fixture.ledger.record_feedback(&said).await.unwrap();
     }
     let again = [held[0], held[1]].map(|turn| (turn.clone(), -1.0));
-    house.judge(&again).await;
-    house.until_settled(50).await;
+    fixture.judge(&again).await;
+    fixture.until_settled(50).await;
     running.stop().await;
-    assert_eq!(house.fate(held[0].id).await, Fate::Settled { reason });
-    let compared = house.ledger.held_out(&anna(), Digest([7; 32]), 100).await;
+    assert_eq!(fixture.fate(held[0].id).await, Fate::Settled { reason });
+    let compared = fixture.ledger.held_out(&anna(), Digest([7; 32]), 100).await;
     let compared = compared.unwrap();
     let found = compared.iter().find(|c| c.turn.id == held[0].id).unwrap();
     assert_eq!((found.score, compared.len()), (-1.0, held.len() - 1));
-    let fate = house.fate(held[1].id).await;
+    let fate = fixture.fate(held[1].id).await;
     assert!(matches!(fate, Fate::Trained { .. }), "{fate:?}");
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 /// The first thumb of somebody new is heard, whatever would be held out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_batch_is_never_held_out_as_a_whole() {
-    let house = House::new().await;
-    let mut ctx = house.ctx(Hashes::plain());
+    let fixture = Fixture::new().await;
+    let mut ctx = fixture.ctx(Hashes::plain());
     ctx.config.gate.held_out_share = 0.5;
-    let running = House::start(ctx);
+    let running = Fixture::start(ctx);
     let turns: Vec<_> = (0..16)
-        .map(|i| (house.turn(&anna(), &[1, i], &[2, 3]), 1.0))
+        .map(|i| (fixture.turn(&anna(), &[1, i], &[2, 3]), 1.0))
         .filter(|(turn, _)| crate::gate::is_held_out(turn.id, 0.5))
         .collect();
     let (first, second) = turns.split_at(4);
-    house.judge(first).await;
-    house.until_settled(50).await;
-    house.judge(second).await;
-    house.until_settled(50).await;
+    fixture.judge(first).await;
+    fixture.until_settled(50).await;
+    fixture.judge(second).await;
+    fixture.until_settled(50).await;
     running.stop().await;
     assert!(second.len() > 1);
     for (turn, _) in first {
-        let fate = house.fate(turn.id).await;
+        let fate = fixture.fate(turn.id).await;
         assert!(matches!(fate, Fate::Trained { .. }), "{fate:?}");
     }
     let reason = Reason::HeldOut;
     for (turn, _) in second {
-        assert_eq!(house.fate(turn.id).await, Fate::Settled { reason });
+        assert_eq!(fixture.fate(turn.id).await, Fate::Settled { reason });
     }
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }
 
 /// What refusals made of the learning rate is known to the next process, and what versions after
 /// them made of it as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lowered_learning_rate_outlives_the_process() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let rates = Arc::new(std::sync::Mutex::new(Vec::new()));
     let process = async |refuses: bool, steps: usize| {
         let seen = rates.clone();
@@ -856,10 +862,10 @@ async fn a_lowered_learning_rate_outlives_the_process() {
                 |_| {}
             },
         };
-        let running = House::start(house.ctx(Arc::new(trainer)));
+        let running = Fixture::start(fixture.ctx(Arc::new(trainer)));
         for _ in 0..steps {
-            house.four_turns().await;
-            house.until_settled(50).await;
+            fixture.four_turns().await;
+            fixture.until_settled(50).await;
         }
         running.stop().await;
         std::mem::take(&mut *rates.lock().unwrap())
@@ -868,5 +874,5 @@ async fn a_lowered_learning_rate_outlives_the_process() {
     assert_eq!(process(true, 2).await, [1.0, 1.0]);
     assert_eq!(process(false, 3).await, [0.5; 3]);
     assert_eq!(process(false, 1).await, [1.0]);
-    house.check_hashes().await;
+    fixture.check_hashes().await;
 }

@@ -11,7 +11,7 @@ use hone_domain::Turn;
 use super::tests::{adopt, config, job, parts, parts_with, sampled, some_experts};
 use super::trainer::adapter_config;
 use super::*;
-use crate::house::House;
+use crate::fixture::Fixture;
 
 #[tokio::test]
 async fn on_a_device_training_and_the_gate_say_the_same() {
@@ -35,15 +35,15 @@ fn on_emulator(here: &NnParts) -> (Arc<Emulator>, NnParts) {
 }
 
 async fn on_a_device(experts: Option<ExpertsConfig>) {
-    let house = House::new().await;
-    let here = parts_with(&house, experts);
+    let fixture = Fixture::new().await;
+    let here = parts_with(&fixture, experts);
     let (_, there) = on_emulator(&here);
     let [here_trains, there_trains] =
         [here.clone(), there].map(|parts| NnTrainer::new(parts, &config()).unwrap());
     let mut parent = None;
     for version in 1..3 {
         let turns: Vec<Turn> = (0..3)
-            .map(|i| sampled(&house, &here, version * 100 + i))
+            .map(|i| sampled(&fixture, &here, version * 100 + i))
             .collect();
         let job = job(&turns, parent);
         let one = here_trains.train(&job, &mut || false).unwrap();
@@ -52,7 +52,7 @@ async fn on_a_device(experts: Option<ExpertsConfig>) {
         assert!(one.checkpoint == two.checkpoint && one.files == two.files);
         assert_eq!(one.measured, two.measured);
         assert_eq!((one.parity.mismatches, two.parity.mismatches), (0, 0));
-        parent = Some(adopt(&house, &one, version));
+        parent = Some(adopt(&fixture, &one, version));
     }
 }
 
@@ -60,10 +60,10 @@ async fn on_a_device(experts: Option<ExpertsConfig>) {
 /// fails is told apart from a batch that cannot be trained.
 #[tokio::test]
 async fn a_device_that_is_full_or_fails_in_the_middle_costs_no_candidate() {
-    let house = House::new().await;
-    let here = parts(&house);
+    let fixture = Fixture::new().await;
+    let here = parts(&fixture);
     let (emulator, there) = on_emulator(&here);
-    let turns: Vec<Turn> = (0..2).map(|i| sampled(&house, &here, i)).collect();
+    let turns: Vec<Turn> = (0..2).map(|i| sampled(&fixture, &here, i)).collect();
     let job = job(&turns, None);
     let [here_trains, there_trains] =
         [here, there].map(|parts| NnTrainer::new(parts, &config()).unwrap());
@@ -98,10 +98,10 @@ async fn a_device_that_is_full_or_fails_in_the_middle_costs_no_candidate() {
 /// What the learner's passes took is given back before the gate takes what it needs.
 #[tokio::test]
 async fn the_gate_finds_the_memory_of_the_steps_on_a_device() {
-    let house = House::new().await;
-    let here = parts(&house);
+    let fixture = Fixture::new().await;
+    let here = parts(&fixture);
     let (emulator, there) = on_emulator(&here);
-    let turns: Vec<Turn> = (0..2).map(|i| sampled(&house, &here, i)).collect();
+    let turns: Vec<Turn> = (0..2).map(|i| sampled(&fixture, &here, i)).collect();
     let job = job(&turns, None);
     let trainer = NnTrainer::new(there.clone(), &config()).unwrap();
     let mut seen = Vec::new();
@@ -133,10 +133,10 @@ async fn the_gate_finds_the_memory_of_the_steps_on_a_device() {
 /// A device that has no room for the adapters that a gate compares.
 #[tokio::test]
 async fn what_a_full_device_was_to_compute_for_the_gate_is_repeated_on_the_processor() {
-    let house = House::new().await;
-    let here = parts(&house);
+    let fixture = Fixture::new().await;
+    let here = parts(&fixture);
     let (emulator, there) = on_emulator(&here);
-    let turns: Vec<Turn> = (0..2).map(|i| sampled(&house, &here, i)).collect();
+    let turns: Vec<Turn> = (0..2).map(|i| sampled(&fixture, &here, i)).collect();
     let job = job(&turns, None);
     let gate = config().gate;
     let model = &here.model.config;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::tests::{adopt, config, job, parts, rises, sampled};
 use super::*;
 use crate::config::{AdapterForm, Config};
-use crate::house::House;
+use crate::fixture::Fixture;
 use crate::trainer::Candidate;
 use hone_domain::checkpoint_key;
 
@@ -44,12 +44,12 @@ async fn with_every_weight_scores_rise_and_every_logprob_is_reproduced_to_the_bi
 
 #[tokio::test]
 async fn a_step_on_every_weight_goes_on_exactly_from_memory_and_from_disk() {
-    let house = House::new().await;
-    let parts = parts(&house);
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
     let fresh = || NnTrainer::new(parts.clone(), &in_form(AdapterForm::Full)).unwrap();
     let (warm, mut parent) = (fresh(), None);
     for version in 1..4 {
-        let turns = turns(&house, &parts, version);
+        let turns = turns(&fixture, &parts, version);
         let job = job(&turns, parent);
         // Stopped on its way, nothing is left of it.
         let mut slices = 0;
@@ -67,13 +67,13 @@ async fn a_step_on_every_weight_goes_on_exactly_from_memory_and_from_disk() {
             (one.parity.mismatches, form_of(&one)),
             (0, AdapterForm::Full)
         );
-        parent = Some(adopt(&house, &one, version));
+        parent = Some(adopt(&fixture, &one, version));
     }
 }
 
-fn turns(house: &House, parts: &NnParts, version: u64) -> Vec<Turn> {
+fn turns(fixture: &Fixture, parts: &NnParts, version: u64) -> Vec<Turn> {
     let seeds = (0..6).map(|i| version * 100 + i);
-    seeds.map(|seed| sampled(house, parts, seed)).collect()
+    seeds.map(|seed| sampled(fixture, parts, seed)).collect()
 }
 
 #[tokio::test]
@@ -82,14 +82,14 @@ async fn a_scope_goes_on_in_the_form_it_began_with_and_others_begin_in_the_new_o
         (AdapterForm::Lora, AdapterForm::Full),
         (AdapterForm::Full, AdapterForm::Lora),
     ] {
-        let house = House::new().await;
-        let parts = parts(&house);
+        let fixture = Fixture::new().await;
+        let parts = parts(&fixture);
         let trainer = |form| NnTrainer::new(parts.clone(), &in_form(form)).unwrap();
-        let first = turns(&house, &parts, 1);
+        let first = turns(&fixture, &parts, 1);
         let one = trainer(begun).train(&job(&first, None), &mut || false);
         let one = one.unwrap();
-        let parent = adopt(&house, &one, 1);
-        let next = job(&turns(&house, &parts, 2), Some(parent.clone()));
+        let parent = adopt(&fixture, &one, 1);
+        let next = job(&turns(&fixture, &parts, 2), Some(parent.clone()));
         // Same rate in both, so that only the form could differ.
         let mut changed = in_form(now);
         changed.learner.lr = in_form(begun).learner.lr;
@@ -101,7 +101,7 @@ async fn a_scope_goes_on_in_the_form_it_began_with_and_others_begin_in_the_new_o
         assert_eq!((form_of(&two), two.digest), (begun, wanted.digest));
         assert!(two.checkpoint == wanted.checkpoint, "with its moments");
         // So it does where the checkpoint is gone.
-        without_checkpoint(&house, &parent);
+        without_checkpoint(&fixture, &parent);
         let three = trainer(now).train(&next, &mut || false).unwrap();
         assert_eq!((form_of(&three), three.parity.mismatches), (begun, 0));
         // What begins, and what was rolled back to the base model, begins in the new form.
@@ -110,21 +110,21 @@ async fn a_scope_goes_on_in_the_form_it_began_with_and_others_begin_in_the_new_o
     }
 }
 
-fn without_checkpoint(house: &House, policy: &Policy) {
+fn without_checkpoint(fixture: &Fixture, policy: &Policy) {
     let key = checkpoint_key(&policy.scope, policy.digest);
-    house.blobs.remove(&key).unwrap();
+    fixture.blobs.remove(&key).unwrap();
 }
 
 /// Every weight of every projection moves: none is left out, padding is not in the files.
 #[tokio::test]
 async fn every_weight_of_the_projections_moves() {
-    let house = House::new().await;
-    let parts = parts(&house);
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
     let trainer = NnTrainer::new(parts.clone(), &in_form(AdapterForm::Full)).unwrap();
-    let turns = turns(&house, &parts, 1);
+    let turns = turns(&fixture, &parts, 1);
     let one = trainer.train(&job(&turns, None), &mut || false).unwrap();
-    let policy = adopt(&house, &one, 1);
-    let file = |name: &str| house.blobs.get(&policy.blob, name).ok();
+    let policy = adopt(&fixture, &one, 1);
+    let file = |name: &str| fixture.blobs.get(&policy.blob, name).ok();
     let adapter = peft::load(&file, &parts.model.config).unwrap();
     let tensors = adapter.to_tensors();
     assert_eq!(tensors.len(), 2 * 7);

@@ -9,7 +9,7 @@ use hone_nn::{Adapter, score};
 use super::lessons::hinted_prompt;
 use super::tests::{Digits, config, job, parts, sampled};
 use super::*;
-use crate::house::House;
+use crate::fixture::Fixture;
 use crate::objective::DistillForm;
 use crate::trainer::Lesson;
 
@@ -44,9 +44,9 @@ fn lesson_of(turn: &Turn, hint: Option<&str>, correction: Option<&str>) -> Train
 
 #[tokio::test]
 async fn one_correction_is_known_after_one_batch() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turn = sampled(&house, &parts, 1);
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turn = sampled(&fixture, &parts, 1);
     let mut config = config();
     config.learner.lr = 1e-2;
     config.learner.correction_steps_max = 40;
@@ -73,10 +73,10 @@ async fn one_correction_is_known_after_one_batch() {
 
 #[tokio::test]
 async fn the_hinted_model_is_followed_in_either_form() {
-    let house = House::new().await;
-    let parts = parts(&house);
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
     let turn = (0..40)
-        .map(|seed| sampled(&house, &parts, seed * 2))
+        .map(|seed| sampled(&fixture, &parts, seed * 2))
         .find(|turn| turn.completion.len() > 6)
         .unwrap();
     // The third form rehearses; it has a test of its own.
@@ -114,10 +114,10 @@ async fn the_hinted_model_is_followed_in_either_form() {
 
 #[tokio::test]
 async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
-    let house = House::new().await;
-    let mut parts = parts(&house);
+    let fixture = Fixture::new().await;
+    let mut parts = parts(&fixture);
     parts.everyday = Arc::new(vec!["5 6".to_owned(), "7 8".to_owned()]);
-    let turn = sampled(&house, &parts, 3);
+    let turn = sampled(&fixture, &parts, 3);
     let mut config = config();
     config.learner.hint_form = DistillForm::Rehearsed;
     config.learner.hint_teacher = crate::objective::Teacher::Base;
@@ -176,9 +176,9 @@ fn with_everyday(parts: NnParts) -> NnParts {
 
 #[tokio::test]
 async fn beside_a_correction_everyday_prompts_are_answered_as_before() {
-    let house = House::new().await;
-    let parts = with_everyday(parts(&house));
-    let turn = sampled(&house, &parts, 3);
+    let fixture = Fixture::new().await;
+    let parts = with_everyday(parts(&fixture));
+    let turn = sampled(&fixture, &parts, 3);
     let mut config = config();
     config.learner.hint_form = DistillForm::Rehearsed;
     config.learner.hint_teacher = crate::objective::Teacher::Base;
@@ -199,9 +199,9 @@ async fn beside_a_correction_everyday_prompts_are_answered_as_before() {
 
 #[tokio::test]
 async fn a_rehearsed_answer_does_as_each_hint_says() {
-    let house = House::new().await;
-    let parts = with_everyday(parts(&house));
-    let turn = sampled(&house, &parts, 3);
+    let fixture = Fixture::new().await;
+    let parts = with_everyday(parts(&fixture));
+    let turn = sampled(&fixture, &parts, 3);
     let mut config = config();
     config.learner.hint_form = DistillForm::Rehearsed;
     config.learner.hint_answers = 40;
@@ -260,9 +260,9 @@ fn a_hint_goes_to_the_end_of_the_last_user_message() {
 
 #[tokio::test]
 async fn a_lesson_that_does_not_fit_is_counted_and_left() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turn = sampled(&house, &parts, 1);
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turn = sampled(&fixture, &parts, 1);
     let trainer = NnTrainer::new(parts, &config()).unwrap();
     let long = vec!["5"; 400].join(" ");
     for (hint, correction) in [(Some(long.as_str()), None), (None, Some(long.as_str()))] {
@@ -275,9 +275,9 @@ async fn a_lesson_that_does_not_fit_is_counted_and_left() {
 
 #[tokio::test]
 async fn a_replayed_turn_teaches_by_its_words_and_nothing_else() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turns: Vec<Turn> = (0..3).map(|i| sampled(&house, &parts, 20 + i)).collect();
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turns: Vec<Turn> = (0..3).map(|i| sampled(&fixture, &parts, 20 + i)).collect();
     let mut config = config();
     config.learner.hint_form = DistillForm::SampledToken;
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
@@ -314,9 +314,9 @@ async fn a_replayed_turn_teaches_by_its_words_and_nothing_else() {
 
 #[tokio::test]
 async fn a_second_try_becomes_likelier_as_a_first_one_and_a_bad_one_less_likely() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turn = sampled(&house, &parts, 1);
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turn = sampled(&fixture, &parts, 1);
     let said: [Token; 3] = [14, 15, 0];
     for advantage in [1.5, -0.5] {
         let mut job = lesson_of(&turn, None, None);
@@ -341,13 +341,13 @@ async fn a_second_try_becomes_likelier_as_a_first_one_and_a_bad_one_less_likely(
 /// The base model's own answers to everyday prompts go on as before, whatever the learning rate.
 #[tokio::test]
 async fn an_update_that_goes_too_far_is_shortened() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let everyday: Vec<String> = (0..12).map(|n| format!("{} 5", 6 + n % 8)).collect();
     let parts = NnParts {
         everyday: everyday.into(),
-        ..parts(&house)
+        ..parts(&fixture)
     };
-    let turn = sampled(&house, &parts, 1);
+    let turn = sampled(&fixture, &parts, 1);
     let job = lesson_of(&turn, None, Some("14 15 16"));
     let trained = |lr: f32| {
         let mut config = config();

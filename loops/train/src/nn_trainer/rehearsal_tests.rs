@@ -8,11 +8,11 @@ use super::tests::{config, parts};
 use hone_nn::{Control, TokenLoss, TrainRow};
 
 use super::*;
-use crate::house::House;
+use crate::fixture::Fixture;
 
 /// A trainer that no hint can satisfy, and its learner.
-fn strict(house: &House) -> (NnTrainer, Learner) {
-    let parts = parts(house);
+fn strict(fixture: &Fixture) -> (NnTrainer, Learner) {
+    let parts = parts(fixture);
     let mut config = config();
     config.row_tokens_max = 256;
     config.learner.hint_surprise_max = 1000.0;
@@ -39,8 +39,8 @@ fn answered<'a>(trainer: &NnTrainer, asked: &[&'a str], words: &str) -> Answered
 
 #[tokio::test]
 async fn a_hint_that_does_not_fit_one_prompt_still_checks_the_others() {
-    let house = House::new().await;
-    let (trainer, mut learner) = strict(&house);
+    let fixture = Fixture::new().await;
+    let (trainer, mut learner) = strict(&fixture);
     let long = vec!["5"; 150].join(" ");
     let words = hint_words(&trainer.learner.hint_template, "9 11");
     let answered = answered(&trainer, &["5 6", &long, "7 8"], &words);
@@ -57,8 +57,8 @@ async fn a_hint_that_does_not_fit_one_prompt_still_checks_the_others() {
 
 #[tokio::test]
 async fn what_the_teacher_thinks_of_its_answers_is_computed_once() {
-    let house = House::new().await;
-    let (trainer, mut learner) = strict(&house);
+    let fixture = Fixture::new().await;
+    let (trainer, mut learner) = strict(&fixture);
     let words = hint_words(&trainer.learner.hint_template, "9 11");
     let answered = answered(&trainer, &["5 6", "7 8"], &words);
     let mut slices = 0;
@@ -89,8 +89,8 @@ async fn what_the_teacher_thinks_of_its_answers_is_computed_once() {
 
 #[tokio::test]
 async fn answers_are_imitated_with_what_the_teacher_thought_likely() {
-    let house = House::new().await;
-    let (mut trainer, mut learner) = strict(&house);
+    let fixture = Fixture::new().await;
+    let (mut trainer, mut learner) = strict(&fixture);
     trainer.learner.hint_soft_top_k = 3;
     let words = hint_words(&trainer.learner.hint_template, "9 11");
     let mut go_on = || Control::Continue;

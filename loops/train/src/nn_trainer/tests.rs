@@ -22,7 +22,7 @@ use hone_nn::{
 use super::*;
 use crate::config::Config;
 use crate::credit::Method;
-use crate::house::House;
+use crate::fixture::Fixture;
 use crate::pack::{CreditedTurn, pack};
 use crate::progress::Progress;
 use crate::save::save;
@@ -33,8 +33,8 @@ const VOCAB: usize = 24;
 const END: Token = 0;
 const TOKENS_MAX: usize = 24;
 
-pub(super) fn parts(house: &House) -> NnParts {
-    parts_with(house, None)
+pub(super) fn parts(fixture: &Fixture) -> NnParts {
+    parts_with(fixture, None)
 }
 
 pub(super) fn some_experts() -> ExpertsConfig {
@@ -48,7 +48,7 @@ pub(super) fn some_experts() -> ExpertsConfig {
 }
 
 /// With these experts, where there are any.
-pub(super) fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnParts {
+pub(super) fn parts_with(fixture: &Fixture, experts: Option<ExpertsConfig>) -> NnParts {
     let config = ModelConfig {
         family: match experts {
             Some(_) => Family::Qwen3Moe,
@@ -78,7 +78,7 @@ pub(super) fn parts_with(house: &House, experts: Option<ExpertsConfig>) -> NnPar
         model: Arc::new(decided(config)),
         exec: Arc::new(Executor::new(1)),
         device: None,
-        blobs: house.blobs.clone(),
+        blobs: fixture.blobs.clone(),
         base_name: "test/tiny".into(),
         end_tokens: vec![END],
         wording: Arc::new(Digits),
@@ -141,10 +141,10 @@ pub(super) fn anna() -> Scope {
 }
 
 /// Samples a turn as serve does: under the newest version, with its log-probs and kept sets.
-pub(super) fn sampled(house: &House, parts: &NnParts, seed: u64) -> Turn {
-    let policy = house.policies.get().newest(&anna()).cloned();
+pub(super) fn sampled(fixture: &Fixture, parts: &NnParts, seed: u64) -> Turn {
+    let policy = fixture.policies.get().newest(&anna()).cloned();
     let adapter = policy.as_ref().map(|p| {
-        let file = |name: &str| house.blobs.get(&p.blob, name).ok();
+        let file = |name: &str| fixture.blobs.get(&p.blob, name).ok();
         peft::load(&file, &parts.model.config).unwrap()
     });
     let prompt = [1 + (seed % 5) as u32, 6 + (seed % 3) as u32, 3];
@@ -154,7 +154,7 @@ pub(super) fn sampled(house: &House, parts: &NnParts, seed: u64) -> Turn {
         top_p: if seed.is_multiple_of(2) { 1.0 } else { 0.95 },
         ..SamplingParams::default()
     };
-    let mut turn = house.turn(&anna(), &prompt, &[]);
+    let mut turn = fixture.turn(&anna(), &prompt, &[]);
     let words = format!("{} {}", prompt[0], prompt[1]);
     turn.messages = vec![Message::text(Role::User, words)];
     turn.completion = complete(parts, adapter.as_ref(), &prompt, &params);
@@ -226,9 +226,9 @@ pub(super) fn config() -> Config {
 pub(super) type Reward = fn(&Turn) -> f32;
 
 struct Arm {
-    house: House,
+    fixture: Fixture,
     parts: NnParts,
-    running: crate::house::Running,
+    running: crate::fixture::Running,
     seed: u64,
 }
 
@@ -238,14 +238,14 @@ impl Arm {
     }
 
     async fn with(config: Config, experts: Option<ExpertsConfig>) -> Self {
-        let house = House::new().await;
-        let parts = parts_with(&house, experts);
+        let fixture = Fixture::new().await;
+        let parts = parts_with(&fixture, experts);
         let trainer = Arc::new(NnTrainer::new(parts.clone(), &config).unwrap());
-        let mut ctx = house.ctx(trainer);
+        let mut ctx = fixture.ctx(trainer);
         ctx.config = config;
-        let running = House::start(ctx);
+        let running = Fixture::start(ctx);
         Self {
-            house,
+            fixture,
             parts,
             running,
             seed: 0,
@@ -257,32 +257,32 @@ impl Arm {
         let mut turns = Vec::new();
         for _ in 0..16 {
             self.seed += 1;
-            let turn = sampled(&self.house, &self.parts, self.seed);
+            let turn = sampled(&self.fixture, &self.parts, self.seed);
             let score = reward(&turn);
             turns.push((turn, score));
         }
         let mean = turns.iter().map(|(_, score)| score).sum::<f32>() / 16.0;
-        self.house.judge(&turns).await;
+        self.fixture.judge(&turns).await;
         self.running
             .notifications
             .send(hone_runtime::Notification)
             .ok();
-        self.house.until_settled(0).await;
-        self.house
-            .until(0, || async { self.house.number("job_under_way") == 0.0 })
+        self.fixture.until_settled(0).await;
+        self.fixture
+            .until(0, || async { self.fixture.number("job_under_way") == 0.0 })
             .await;
         mean
     }
 
-    async fn end(self) -> House {
+    async fn end(self) -> Fixture {
         self.running.stop().await;
         let model = self.parts.model.config.clone();
         let on_disk = |policy: &Policy| {
-            let file = |name: &str| self.house.blobs.get(&policy.blob, name).ok();
+            let file = |name: &str| self.fixture.blobs.get(&policy.blob, name).ok();
             adapter_digest(&peft::load(&file, &model).unwrap())
         };
-        self.house.check(on_disk).await;
-        self.house
+        self.fixture.check(on_disk).await;
+        self.fixture
     }
 }
 
@@ -304,33 +304,33 @@ fn is_short(turn: &Turn) -> f32 {
 }
 
 /// Learns by `config` until scores have risen, with every log-prob reproduced to the bit.
-pub(super) async fn rises(config: Config) -> House {
+pub(super) async fn rises(config: Config) -> Fixture {
     let mut arm = Arm::start(config).await;
     let mut means = Vec::new();
     for _ in 0..24 {
         means.push(arm.round(begins_even).await);
     }
-    let house = arm.end().await;
+    let fixture = arm.end().await;
     let mean = |part: &[f32]| part.iter().sum::<f32>() / part.len() as f32;
     let (before, after) = (mean(&means[..4]), mean(&means[20..]));
     assert!(after > before + 0.4, "{means:?}");
     assert!(
-        house.number("versions_total") >= 20.0,
+        fixture.number("versions_total") >= 20.0,
         "{:?}",
-        house.registry.snapshot()
+        fixture.registry.snapshot()
     );
-    assert!(house.number("parity_tokens_total") > 24.0 * 16.0);
-    assert_eq!(house.number("parity_mismatches"), 0.0);
-    assert_eq!(house.number("parity_difference_max"), 0.0);
-    house
+    assert!(fixture.number("parity_tokens_total") > 24.0 * 16.0);
+    assert_eq!(fixture.number("parity_mismatches"), 0.0);
+    assert_eq!(fixture.number("parity_difference_max"), 0.0);
+    fixture
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scores_rise_and_every_logprob_is_reproduced_to_the_bit() {
     let mut config = config();
     config.learner.lr = 1e-2;
-    let house = rises(config).await;
-    assert!(house.number("train_slices_total") > 24.0);
+    let fixture = rises(config).await;
+    assert!(fixture.number("train_slices_total") > 24.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -341,13 +341,13 @@ async fn a_model_with_experts_learns_by_those_that_are_recorded() {
     for _ in 0..6 {
         arm.round(begins_even).await;
     }
-    let house = arm.end().await;
-    assert!(house.number("versions_total") >= 4.0);
-    assert!(house.number("parity_tokens_total") > 6.0 * 16.0);
-    assert_eq!(house.number("parity_mismatches"), 0.0);
-    let rows = house.ledger.turns(Some(&anna()), 100).await.unwrap();
+    let fixture = arm.end().await;
+    assert!(fixture.number("versions_total") >= 4.0);
+    assert!(fixture.number("parity_tokens_total") > 6.0 * 16.0);
+    assert_eq!(fixture.number("parity_mismatches"), 0.0);
+    let rows = fixture.ledger.turns(Some(&anna()), 100).await.unwrap();
     assert!(!rows.is_empty());
-    let turn = house.ledger.turn(rows[0].id).await.unwrap().unwrap().turn;
+    let turn = fixture.ledger.turn(rows[0].id).await.unwrap().unwrap().turn;
     assert_eq!(
         turn.completion.experts().len(),
         turn.completion.len() * 2 * 2
@@ -365,11 +365,11 @@ async fn a_policy_that_would_collapse_is_never_served() {
     for _ in 0..4 {
         arm.round(is_short).await;
     }
-    let house = arm.end().await;
-    assert_eq!(house.number("gate_refusals_total"), 4.0);
-    assert_eq!(house.number("last_lr_scale"), 0.5);
-    assert!(house.policies.get().is_empty());
-    let rows = house.ledger.turns(Some(&anna()), 100).await.unwrap();
+    let fixture = arm.end().await;
+    assert_eq!(fixture.number("gate_refusals_total"), 4.0);
+    assert_eq!(fixture.number("last_lr_scale"), 0.5);
+    assert!(fixture.policies.get().is_empty());
+    let rows = fixture.ledger.turns(Some(&anna()), 100).await.unwrap();
     assert_eq!(rows.len(), 64);
     let reason = Reason::GateRejected;
     assert!(rows.iter().all(|row| row.fate == Fate::Settled { reason }));
@@ -386,19 +386,19 @@ async fn a_policy_that_drifts_towards_collapse_is_stopped_on_its_way() {
     let mut refused_at = None;
     for round in 0..40 {
         arm.round(is_short).await;
-        if arm.house.number("gate_refusals_total") > 0.0 {
+        if arm.fixture.number("gate_refusals_total") > 0.0 {
             refused_at = Some(round);
             break;
         }
     }
     let parts = arm.parts.clone();
-    let house = arm.end().await;
+    let fixture = arm.end().await;
     assert!(refused_at.is_some_and(|round| round > 0), "{refused_at:?}");
     // What is served is inside every bound.
-    let record = &house.ledger.versions(Some(&anna()), 1).await.unwrap()[0];
+    let record = &fixture.ledger.versions(Some(&anna()), 1).await.unwrap()[0];
     let kl = record.gate["measured"]["kl_to_reference"].as_f64().unwrap();
     assert!(kl <= f64::from(gate.kl_to_reference_max));
-    let file = |name: &str| house.blobs.get(&record.policy.blob, name).ok();
+    let file = |name: &str| fixture.blobs.get(&record.policy.blob, name).ok();
     let served = peft::load(&file, &parts.model.config).unwrap();
     let probes: Vec<Vec<Token>> = (1..9).map(|i| vec![i, 6, 3]).collect();
     let how = answers::Answering {
@@ -443,26 +443,26 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
 }
 
 /// Saves a candidate and makes it the newest version, without a ledger.
-pub(super) fn adopt(house: &House, candidate: &Candidate, version: u64) -> Policy {
+pub(super) fn adopt(fixture: &Fixture, candidate: &Candidate, version: u64) -> Policy {
     let policy = Policy {
         scope: anna(),
         version: PolicyVersion(version),
         digest: candidate.digest,
-        blob: save(&*house.blobs, &anna(), candidate).unwrap(),
+        blob: save(&*fixture.blobs, &anna(), candidate).unwrap(),
     };
-    house.policies.update(|heads| heads.with(policy.clone()));
+    fixture.policies.update(|heads| heads.with(policy.clone()));
     policy
 }
 
 #[tokio::test]
 async fn a_step_goes_on_exactly_from_memory_from_disk_and_after_a_refusal() {
-    let house = House::new().await;
-    let parts = parts(&house);
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
     let fresh = || NnTrainer::new(parts.clone(), &config()).unwrap();
     let (warm, mut parent) = (fresh(), None);
     for version in 1..4 {
         let turns: Vec<Turn> = (0..6)
-            .map(|i| sampled(&house, &parts, version * 100 + i))
+            .map(|i| sampled(&fixture, &parts, version * 100 + i))
             .collect();
         let job = job(&turns, parent);
         // A candidate that is thrown away, before: of other turns.
@@ -483,15 +483,15 @@ async fn a_step_goes_on_exactly_from_memory_from_disk_and_after_a_refusal() {
         assert!(one.measured.changed && one.measured.kl_to_reference > 0.0);
         assert_eq!(one.parity.mismatches, 0);
         assert!(one.parity.tokens > 0);
-        parent = Some(adopt(&house, &one, version));
+        parent = Some(adopt(&fixture, &one, version));
     }
 }
 
 #[tokio::test]
 async fn a_step_can_be_stopped_at_every_slice() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turns: Vec<Turn> = (0..4).map(|i| sampled(&house, &parts, i)).collect();
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turns: Vec<Turn> = (0..4).map(|i| sampled(&fixture, &parts, i)).collect();
     let job = job(&turns, None);
     let trainer = NnTrainer::new(parts, &config()).unwrap();
     let mut slices = 0;
@@ -518,12 +518,12 @@ async fn a_step_can_be_stopped_at_every_slice() {
 
 #[tokio::test]
 async fn an_adapter_that_is_not_the_published_one_is_not_trained_from() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turns: Vec<Turn> = (0..4).map(|i| sampled(&house, &parts, i)).collect();
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turns: Vec<Turn> = (0..4).map(|i| sampled(&fixture, &parts, i)).collect();
     let trainer = || NnTrainer::new(parts.clone(), &config()).unwrap();
     let candidate = trainer().train(&job(&turns, None), &mut || false).unwrap();
-    let mut policy = adopt(&house, &candidate, 1);
+    let mut policy = adopt(&fixture, &candidate, 1);
     // Another digest than the files have, and so no checkpoint either.
     policy.digest = Digest([1; 32]);
     let refused = trainer()
@@ -537,11 +537,11 @@ async fn an_adapter_that_is_not_the_published_one_is_not_trained_from() {
 
 #[tokio::test]
 async fn settings_reach_the_learner() {
-    let house = House::new().await;
+    let fixture = Fixture::new().await;
     let mut config = config();
     config.method = Method::BinaryReward;
     config.learner.lora_targets = vec!["q_proj".into()];
-    let trainer = NnTrainer::new(parts(&house), &config).unwrap();
+    let trainer = NnTrainer::new(parts(&fixture), &config).unwrap();
     let made = trainer.learner_config(0.5);
     assert_eq!(made.lr, config.learner.lr * 0.5);
     assert_eq!(made.kl_coef, config.learner.kl_coef);
@@ -553,14 +553,14 @@ async fn settings_reach_the_learner() {
         (4, vec![hone_checkpoint::Target::Q])
     );
     config.learner.lora_targets = vec!["lm_head".into()];
-    assert!(NnTrainer::new(parts(&house), &config).is_err());
+    assert!(NnTrainer::new(parts(&fixture), &config).is_err());
 }
 
 #[tokio::test]
 async fn held_out_turns_and_the_probe_say_what_the_candidate_does() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turns: Vec<Turn> = (0..8).map(|i| sampled(&house, &parts, i)).collect();
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turns: Vec<Turn> = (0..8).map(|i| sampled(&fixture, &parts, i)).collect();
     let mut job = job(&turns, None);
     // A lesson would pull the turn elsewhere.
     job.lessons.clear();
@@ -585,8 +585,8 @@ async fn held_out_turns_and_the_probe_say_what_the_candidate_does() {
     assert_eq!((up, none), (-down, 0.0));
     assert!(measured.golden_loss.is_finite() && measured.golden_loss > -0.5);
     // The published files prove themselves, and only this adapter on this model.
-    let policy = adopt(&house, &candidate, 1);
-    let file = |name: &str| house.blobs.get(&policy.blob, name).ok();
+    let policy = adopt(&fixture, &candidate, 1);
+    let file = |name: &str| fixture.blobs.get(&policy.blob, name).ok();
     let adapter = peft::load(&file, &parts.model.config).unwrap();
     let probe = file(hone_nn::PROBE_FILE).unwrap();
     let proven = hone_nn::prove(&parts.model, Some(&adapter), &probe, &parts.exec);
@@ -596,9 +596,9 @@ async fn held_out_turns_and_the_probe_say_what_the_candidate_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_rollback_to_the_base_learning_begins_afresh() {
-    let house = House::new().await;
-    let parts = parts(&house);
-    let turns: Vec<Turn> = (0..6).map(|i| sampled(&house, &parts, i)).collect();
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turns: Vec<Turn> = (0..6).map(|i| sampled(&fixture, &parts, i)).collect();
     let trainer = NnTrainer::new(parts, &config()).unwrap();
     let fresh = trainer.train(&job(&turns, None), &mut || false).unwrap();
     let base = Policy::base(anna(), PolicyVersion(4));

@@ -1,4 +1,4 @@
-//! A temporary house for tests: a real ledger, real blobs, a clock to move, and the loop in it.
+//! The loop under test: a real ledger, real blobs, and a clock that moves when it is told to.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::testing::turn;
 use crate::{Config, Ctx, Error, NAME, Priority, Served, Trainer, run};
 
-pub(crate) struct House {
+pub(crate) struct Fixture {
     _folder: tempfile::TempDir,
     pub(crate) ledger: Arc<SqliteLedger>,
     pub(crate) blobs: Arc<FsBlobs>,
@@ -54,7 +54,7 @@ impl Running {
     }
 }
 
-impl House {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
