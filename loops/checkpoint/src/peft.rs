@@ -224,7 +224,7 @@ pub fn read(
     };
     let settings = parse_settings(&config)?;
     let (tensors, dtype) = parse_weights(&weights)?;
-    let config = parse_config(&settings, (dtype, &targets_of(&tensors)))?;
+    let config = parse_config(&settings, dtype, &targets_of(&tensors))?;
     Ok((config, tensors))
 }
 
@@ -238,7 +238,7 @@ pub fn digest(files: &dyn Fn(&str) -> Option<Vec<u8>>) -> Result<Digest32, PeftE
     let weights = files(WEIGHTS_FILE).ok_or(PeftError::MissingFile(WEIGHTS_FILE))?;
     let (tensors, dtype) = parse_weights(&weights)?;
     let settings = parse_settings(&config)?;
-    let config = parse_config(&settings, (dtype, &targets_of(&tensors)))?.canonical();
+    let config = parse_config(&settings, dtype, &targets_of(&tensors))?.canonical();
     let parts: &[Part] = match &config {
         AdapterConfig::Lora(_) => &[Part::A, Part::B],
         AdapterConfig::Dense(_) => &[Part::D],
@@ -333,7 +333,8 @@ const MUST_BE_UNSET: [(&str, &str); 11] = [
 
 fn parse_config(
     config: &Map<String, Value>,
-    (dtype, stored): (AdapterDtype, &[Target]),
+    dtype: AdapterDtype,
+    stored: &[Target],
 ) -> Result<AdapterConfig, PeftError> {
     let get = |key: &str| config.get(key).unwrap_or(&Value::Null);
     if get("peft_type") == DENSE {

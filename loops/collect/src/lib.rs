@@ -69,7 +69,7 @@ pub async fn run(
     let drain_ms = config.drain_ms;
     let state = State::new(config, ctx.ids.clone());
     let effects = CollectEffects::new(ctx, outbox);
-    match drive(state, effects, inbox, (shutdown, drive_config)).await {
+    match drive(state, effects, inbox, shutdown, drive_config).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),
     }

@@ -45,7 +45,8 @@ impl Drawing {
     pub(super) fn draw(
         &mut self,
         driver: &Arc<dyn Driver>,
-        (logits, rows): (At, usize),
+        logits: At,
+        rows: usize,
         vocab: usize,
         batch: &[SeqInput],
     ) -> Result<Vec<Option<Sampled>>, DeviceError> {

@@ -25,7 +25,7 @@ fn check(emulator: &Arc<Emulator>, row: &[f32], all: &[SamplingParams], position
     };
     let batch: Vec<SeqInput> = all.iter().map(seq).collect();
     let mut drawing = Drawing::default();
-    let found = drawing.draw(&driver, (memory.at(), all.len()), vocab, &batch);
+    let found = drawing.draw(&driver, memory.at(), all.len(), vocab, &batch);
     let mut drawn = 0;
     for (params, found) in all.iter().zip(found.unwrap()) {
         let (counts, mut scratch) = (TokenCounts::default(), SampleScratch::default());

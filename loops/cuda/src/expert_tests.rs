@@ -159,7 +159,7 @@ fn any_scores_choose_and_group_as_on_the_processor() {
                 .collect();
             let mut wanted = OnProcessor::default();
             let stride = padded(count);
-            wanted.choose(&cfg, (&mut scores.clone(), stride), |row| {
+            wanted.choose(&cfg, &mut scores.clone(), stride, |row| {
                 recorded[row].as_deref()
             });
             wanted.group(count);

@@ -29,7 +29,7 @@ impl Pass<'_> {
         let tiling = Tiling::of(cfg, rows);
         let (x, y) = ((at.normed, d.ld_hidden), (mix.scores, padded(cfg.count)));
         self.linear(Linear::plain(own.router, x, y, rows))?;
-        self.route((layer, cfg), tiling)?;
+        self.route(layer, cfg, tiling)?;
         let gate_up = ExpertLinear {
             stack: own.gate_up,
             x: at.normed,
@@ -67,11 +67,7 @@ impl Pass<'_> {
     }
 
     /// Chooses experts for every row and lists the pairs by expert.
-    fn route(
-        &self,
-        (layer, cfg): (usize, &ExpertsConfig),
-        tiling: Tiling,
-    ) -> Result<(), DeviceError> {
+    fn route(&self, layer: usize, cfg: &ExpertsConfig, tiling: Tiling) -> Result<(), DeviceError> {
         let (mix, rows) = (&self.at.mix, self.plan.rows);
         let first = (cfg.before(layer) * cfg.chosen * size_of::<u16>()) as u64;
         let of_layer = |ids: u64| if ids == 0 { 0 } else { ids + first };

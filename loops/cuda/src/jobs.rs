@@ -53,7 +53,8 @@ pub(super) type LayerJobs = Vec<[Jobs; 4]>;
 pub(super) fn all_jobs(
     device: &DeviceWeights,
     runs: &[Run],
-    (places, low_rank): (&Places, u64),
+    places: &Places,
+    low_rank: u64,
 ) -> Result<(Vec<Linear>, LayerJobs), DeviceError> {
     let cfg = &device.model.config;
     let d = Dims::new(cfg);

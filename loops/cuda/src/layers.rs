@@ -120,6 +120,24 @@ pub const KERNELS: &[&str] = &[
     "experts_q4_64",
 ];
 
+/// What a norm reads: `x`, or `x + add`, which it leaves at `sum`.
+#[derive(Clone, Copy)]
+pub(super) struct Residual {
+    x: u64,
+    add: u64,
+    sum: u64,
+}
+
+impl Residual {
+    pub(super) fn alone(x: u64) -> Self {
+        Self { x, add: 0, sum: 0 }
+    }
+
+    pub(super) fn of(x: u64, add: u64, sum: u64) -> Self {
+        Self { x, add, sum }
+    }
+}
+
 /// One projection: a linear layer with its input and output.
 struct Step {
     linear: DeviceLinear,
@@ -138,13 +156,14 @@ impl Pass<'_> {
         for (index, layer) in self.device.layers.iter().enumerate() {
             // What the layer before left is added on the way into the norm.
             let x = if index == 0 {
-                (at.x, 0, 0)
+                Residual::alone(at.x)
             } else {
-                (at.mid, at.proj, at.x)
+                Residual::of(at.mid, at.proj, at.x)
             };
-            self.norm(x, layer.norm1, (0, rows))?;
-            self.attention((index, layer), (keys[index].at(), values[index].at()))?;
-            self.norm((at.x, at.proj, at.mid), layer.norm2, (0, rows))?;
+            self.norm(x, layer.norm1, 0, rows)?;
+            self.attention(index, layer, keys[index].at(), values[index].at())?;
+            let x = Residual::of(at.x, at.proj, at.mid);
+            self.norm(x, layer.norm2, 0, rows)?;
             match &layer.mlp {
                 DeviceMlp::Dense(linears) => self.mlp(index, linears)?,
                 DeviceMlp::Sparse(experts) => self.experts(index, experts)?,
@@ -154,8 +173,8 @@ impl Pass<'_> {
             return Ok(());
         }
         let picks = at.words + self.plan.picks as u64 * 4;
-        let picked = (picks, self.plan.picked as u32);
-        self.norm((at.mid, at.proj, at.x), self.device.norm, picked)?;
+        let x = Residual::of(at.mid, at.proj, at.x);
+        self.norm(x, self.device.norm, picks, self.plan.picked as u32)?;
         let head = self.device.head;
         let x = (at.normed, d.ld_hidden);
         let y = (at.logits, padded(head.out as usize));
@@ -174,17 +193,18 @@ impl Pass<'_> {
         self.launch("embed", ([self.plan.rows as u32, 1, 1], WIDE), &embed)
     }
 
-    /// Norm of `x`, or of `sum = x + add`, to `normed`.
+    /// Norm of `from` to `normed`: of `rows` rows, or of those that the list at `pick` names.
     pub(super) fn norm(
         &self,
-        (x, add, sum): (u64, u64, u64),
+        from: Residual,
         weight: u64,
-        (pick, rows): (u64, u32),
+        pick: u64,
+        rows: u32,
     ) -> Result<(), DeviceError> {
         let norm = Norm {
-            x,
-            add,
-            sum,
+            x: from.x,
+            add: from.add,
+            sum: from.sum,
             weight,
             y: self.at.normed,
             pick,
@@ -198,8 +218,10 @@ impl Pass<'_> {
 
     fn attention(
         &self,
-        (index, layer): (usize, &DeviceLayer),
-        kv: (u64, u64),
+        index: usize,
+        layer: &DeviceLayer,
+        keys: u64,
+        values: u64,
     ) -> Result<(), DeviceError> {
         let (at, d) = (self.at, self.dims);
         let qkv = Step {
@@ -209,9 +231,9 @@ impl Pass<'_> {
             rows: self.plan.rows,
             next: None,
         };
-        self.project(&qkv, (index, 0))?;
-        self.place(layer, kv)?;
-        self.attend(index, kv)?;
+        self.project(&qkv, index, 0)?;
+        self.place(layer, keys, values)?;
+        self.attend(index, keys, values)?;
         let o = Step {
             linear: layer.o,
             x: (at.attn, d.ld_q),
@@ -222,14 +244,15 @@ impl Pass<'_> {
                 DeviceMlp::Sparse(_) => None,
             },
         };
-        self.project(&o, (index, 1))
+        self.project(&o, index, 1)
     }
 
     /// Head norms, rotation, and the write of keys and values.
     pub(super) fn place(
         &self,
         layer: &DeviceLayer,
-        (keys, values): (u64, u64),
+        keys: u64,
+        values: u64,
     ) -> Result<(), DeviceError> {
         let (at, d, cfg) = (self.at, self.dims, &self.device.model.config);
         let place = Place {
@@ -253,11 +276,7 @@ impl Pass<'_> {
         self.launch("place", ([self.plan.rows as u32, heads, 1], 32), &place)
     }
 
-    pub(super) fn attend(
-        &self,
-        index: usize,
-        (keys, values): (u64, u64),
-    ) -> Result<(), DeviceError> {
+    pub(super) fn attend(&self, index: usize, keys: u64, values: u64) -> Result<(), DeviceError> {
         let (at, plan, cfg) = (self.at, self.plan, &self.device.model.config);
         let window = window(cfg, index);
         let width = plan.width(window);
@@ -305,7 +324,7 @@ impl Pass<'_> {
             rows: self.plan.rows,
             next: None,
         };
-        self.project(&gate_up, (index, 2))?;
+        self.project(&gate_up, index, 2)?;
         self.gate()?;
         let down = Step {
             linear: *down,
@@ -314,7 +333,7 @@ impl Pass<'_> {
             rows: self.plan.rows,
             next: self.device.layers.get(index + 1).map(|layer| layer.qkv.w),
         };
-        self.project(&down, (index, 3))
+        self.project(&down, index, 3)
     }
 
     /// `act = silu(gate) * up`.
@@ -333,7 +352,7 @@ impl Pass<'_> {
     }
 
     /// A linear layer and the adapters on it.
-    fn project(&self, step: &Step, (layer, which): (usize, usize)) -> Result<(), DeviceError> {
+    fn project(&self, step: &Step, layer: usize, which: usize) -> Result<(), DeviceError> {
         let jobs = self.jobs.get(layer).map(|jobs| jobs[which]);
         let jobs = jobs.unwrap_or_default();
         let of = |first: usize, count: usize, blocks: u32| Linears {

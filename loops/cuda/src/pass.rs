@@ -132,8 +132,7 @@ impl DevicePass {
         let score_bytes = score_bytes.max().unwrap_or(0);
         let bufs = &mut self.bufs;
         let picked = plan.picked;
-        let sizes = (rows, picked, score_bytes);
-        let mut places = bufs.sized(device, driver, sizes)?;
+        let mut places = bufs.sized(device, driver, rows, picked, score_bytes)?;
         let words = bufs.words.take(driver, plan.words.len() * 4)?;
         words.write(&plan.words)?;
         places.words = words.at();
@@ -143,7 +142,7 @@ impl DevicePass {
         let low_rank = runs.iter();
         let low_rank = low_rank.map(|run| low_rank_bytes(run.rows, rank_stride(run)));
         let low_rank = bufs.low_rank.take(driver, low_rank.sum())?.at();
-        let (list, jobs) = all_jobs(device, runs, (&places, low_rank))?;
+        let (list, jobs) = all_jobs(device, runs, &places, low_rank)?;
         let to = bufs.jobs.take(driver, size_of_val(list.as_slice()))?;
         to.write(&list)?;
         let at = to.at();
@@ -159,10 +158,10 @@ impl ForwardBackend for DevicePass {
         let (cfg, driver, bufs) = (&device.model.config, &self.driver, &mut self.bufs);
         let positions = cfg.max_positions.min(self.blocks * BLOCK_TOKENS);
         let scores = score_bytes_most(cfg, rows, positions);
-        bufs.sized(&device, driver, (rows, picked, scores))?;
+        bufs.sized(&device, driver, rows, picked, scores)?;
         let sequences = picked + 1;
         // Tables name blocks that are out of sight as well.
-        let words = words_most((rows, picked), sequences, cfg.max_positions);
+        let words = words_most(rows, picked, sequences, cfg.max_positions);
         bufs.words.take(driver, words * size_of::<u32>())?;
         let low_rank = low_rank_bytes(rows, padded(RANK_RESERVED));
         bufs.low_rank.take(driver, low_rank)?;
@@ -204,8 +203,13 @@ impl ForwardBackend for DevicePass {
         self.logits.resize(wanted.max(self.logits.len()), 0.0);
         let logits = self.bufs.logits.take(&self.driver, wanted * 4)?;
         let drawing = &mut self.bufs.drawing;
-        let from = (logits.at(), self.plan.picked);
-        let drawn = drawing.draw(&self.driver, from, cfg.vocab, batch)?;
+        let drawn = drawing.draw(
+            &self.driver,
+            logits.at(),
+            self.plan.picked,
+            cfg.vocab,
+            batch,
+        )?;
         let rows = self.logits.chunks_exact_mut(vocab).enumerate();
         for ((row, to), drawn) in rows.zip(&drawn) {
             if drawn.is_none() {
@@ -231,7 +235,9 @@ impl Buffers {
         &mut self,
         device: &DeviceWeights,
         driver: &Arc<dyn Driver>,
-        (rows, picked, score_bytes): (usize, usize, usize),
+        rows: usize,
+        picked: usize,
+        score_bytes: usize,
     ) -> Result<Places, DeviceError> {
         let cfg = &device.model.config;
         let d = Dims::new(cfg);
@@ -252,7 +258,7 @@ impl Buffers {
             act: floats(&mut self.act, rows * d.ld_ffn)?,
             scores: floats(&mut self.scores, score_bytes / 4)?,
             logits: floats(&mut self.logits, picked * padded(cfg.vocab))?,
-            mix: mixture(device, (driver, self), (rows, picked))?,
+            mix: mixture(device, driver, self, rows, picked)?,
         })
     }
 }
@@ -260,8 +266,10 @@ impl Buffers {
 /// Room for the results of layers with experts.
 fn mixture(
     device: &DeviceWeights,
-    (driver, bufs): (&Arc<dyn Driver>, &mut Buffers),
-    (rows, picked): (usize, usize),
+    driver: &Arc<dyn Driver>,
+    bufs: &mut Buffers,
+    rows: usize,
+    picked: usize,
 ) -> Result<MixPlaces, DeviceError> {
     let mut cut = Cut::default();
     let places = MixPlaces::cut(&mut cut, &device.model.config, rows);

@@ -150,11 +150,7 @@ pub(super) fn score_bytes_most(cfg: &ModelConfig, rows: usize, positions: usize)
 
 /// Most words of a plan of so many rows, of which so many are picked, and so many sequences of so
 /// many positions.
-pub(super) fn words_most(
-    (rows, picked): (usize, usize),
-    sequences: usize,
-    positions: usize,
-) -> usize {
+pub(super) fn words_most(rows: usize, picked: usize, sequences: usize, positions: usize) -> usize {
     // Token, position, block, place and a tile of each row; parts begin on four words.
     let parts = rows * (4 + TILE_WORDS) + picked + 8 * 4;
     parts + sequences * positions.div_ceil(BLOCK_TOKENS)

@@ -82,7 +82,8 @@ pub(crate) struct Bench<'a> {
 
 impl Checking {
     pub(crate) fn new(
-        (claimed, deadline_ms): (Claimed, Millis),
+        claimed: Claimed,
+        deadline_ms: Millis,
         findings: Vec<Finding>,
         jobs: Vec<(Check, Job)>,
         model: Option<&ModelConfig>,
@@ -115,7 +116,10 @@ impl Checking {
                     job,
                     state: SlotState::Waiting,
                 }),
-                Err(found) => checking.findings.push(finding(&check.name, found)),
+                Err((outcome, evidence)) => {
+                    let found = finding(&check.name, outcome, &evidence);
+                    checking.findings.push(found);
+                }
             }
         }
         checking
@@ -231,7 +235,7 @@ impl Checking {
             .and_then(|argued| certificate::check(&argued, changed, &case.tests));
         let bucket = certificate::bucket(&model.name, changed);
         let vote = |(outcome, why): (Outcome, String)| {
-            let mut found = finding(&check.name, (outcome, why));
+            let mut found = finding(&check.name, outcome, &why);
             found.vote.model = Some(model.name.clone());
             found.vote.latency_ms = latency_ms;
             found.vote.usage = usage;
@@ -348,10 +352,7 @@ impl Checking {
         let mut findings = self.findings;
         for slot in self.slots {
             if !matches!(slot.state, SlotState::Done) {
-                findings.push(finding(
-                    &slot.check.name,
-                    (Outcome::Abstain, missing.to_owned()),
-                ));
+                findings.push(finding(&slot.check.name, Outcome::Abstain, missing));
             }
         }
         (self.claimed, findings, self.audits)

@@ -354,7 +354,7 @@ fn the_executed_share_is_what_is_configured() {
             (0x0190_0000_0000_7000 << 64) | (n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c)),
         );
         one.transition.id = hone_domain::TransitionId(id);
-        let mut checking = Checking::new((one, 0), Vec::new(), Vec::new(), None);
+        let mut checking = Checking::new(one, 0, Vec::new(), Vec::new(), None);
         let pay = PayConfig {
             execute: Some(Execute {
                 url: String::new(),

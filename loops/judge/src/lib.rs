@@ -65,7 +65,7 @@ pub fn vote_messages(
     config: &ModelConfig,
 ) -> Vec<hone_domain::Message> {
     let wording = prompt::Wording::default();
-    prompt::vote(&wording, (turn, next_state), mark, config)
+    prompt::vote(&wording, turn, next_state, mark, config)
 }
 
 /// What a vote on `next_state` says, as the loop reads it; none where it cannot be read.
@@ -145,7 +145,7 @@ pub async fn run(
         }
     })));
     let effects = JudgeEffects::new(ctx, outbox);
-    match drive(state, effects, inbox, (shutdown, drive_config)).await {
+    match drive(state, effects, inbox, shutdown, drive_config).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),
     }

@@ -85,7 +85,8 @@ fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
 /// it, and so cannot end its quotation.
 pub(crate) fn vote(
     wording: &Wording,
-    (turn, next_state): (&Turn, &NextState),
+    turn: &Turn,
+    next_state: &NextState,
     mark: Uuid,
     config: &ModelConfig,
 ) -> Vec<Message> {
@@ -161,7 +162,7 @@ mod tests {
         let mut turn = turn(1);
         turn.completion_text = "SECRET-COMPLETION".to_owned();
         let wording = Wording::default();
-        let messages = vote(&wording, (&turn, &next), mark, &ModelConfig::for_tests());
+        let messages = vote(&wording, &turn, &next, mark, &ModelConfig::for_tests());
         let user = &messages[1].content;
         let marks = user.matches(&mark.simple().to_string()).count();
         assert_eq!(
@@ -195,7 +196,8 @@ mod tests {
         assert_ne!(read().expect("whole").version, first.version);
         let messages = vote(
             &first,
-            (&turn(1), &NextState::default()),
+            &turn(1),
+            &NextState::default(),
             Uuid::nil(),
             &ModelConfig::for_tests(),
         );

@@ -284,7 +284,7 @@ impl State {
             return self.verified(now_ms, claimed, deadline_ms, findings, Vec::new());
         }
         let model = self.model.as_ref();
-        let checking = Checking::new((claimed, deadline_ms), findings, jobs, model);
+        let checking = Checking::new(claimed, deadline_ms, findings, jobs, model);
         self.jobs
             .extend(checking.waiting().into_iter().map(|at| (key(&claim), at)));
         self.checking.insert(key(&claim), checking);

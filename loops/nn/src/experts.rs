@@ -82,7 +82,8 @@ impl Route {
     pub fn choose<'r>(
         &mut self,
         cfg: &ExpertsConfig,
-        (scores, stride): (&mut [f32], usize),
+        scores: &mut [f32],
+        stride: usize,
         recorded: impl Fn(usize) -> Option<&'r [u16]>,
     ) {
         self.ids.clear();
@@ -149,7 +150,8 @@ impl Route {
     /// do for all threads, else one after the other with all threads inside.
     pub fn each_expert(
         &self,
-        (exec, work): (&Executor, usize),
+        exec: &Executor,
+        work: usize,
         each: &(dyn Fn(usize, Range<usize>) + Sync),
     ) {
         let one = |at: usize| {
@@ -207,7 +209,8 @@ impl Pass<'_> {
     /// `h [tokens][hidden]`.
     pub(crate) fn experts(
         &self,
-        (layer, weights): (usize, &Experts),
+        layer: usize,
+        weights: &Experts,
         h: &Buf,
         mix: &mut Mixture,
         y: &mut Buf,
@@ -226,17 +229,17 @@ impl Pass<'_> {
         };
         weights.router.linear(rows, to, Store::Set(None), self.exec);
         let recorded = |row| self.recorded(layer, row);
-        mix.route.choose(cfg, (scores, ld_scores), recorded);
+        mix.route.choose(cfg, scores, ld_scores, recorded);
         mix.route.group(cfg.count);
         self.say(weights, h, mix);
         let (route, out) = (&mix.route, mix.out.as_slice());
         let y = &mut y.take(n * d.ld_hidden)[..n * d.ld_hidden];
         let work = n * cfg.chosen * d.hidden;
-        hone_kernels::ops::each_row(y, (n, d.ld_hidden), (self.exec, work), &|row, y| {
+        hone_kernels::ops::each_row(y, n, d.ld_hidden, self.exec, work, &|row, y| {
             let of_row = row * cfg.chosen..(row + 1) * cfg.chosen;
             let rows = &route.rows[of_row.clone()];
             let weights = &route.weights[of_row];
-            weighted_sum(weights, rows, (out, d.ld_hidden), &mut y[..d.hidden]);
+            weighted_sum(weights, rows, out, d.ld_hidden, &mut y[..d.hidden]);
         });
     }
 
@@ -251,7 +254,7 @@ impl Pass<'_> {
         let out = Shards::new(mix.out.take(pairs * ld));
         let (route, h) = (&mix.route, h.as_slice());
         let work = pairs * 3 * cfg.ffn * self.dims.hidden;
-        route.each_expert((self.exec, work), &|expert, rows| {
+        route.each_expert(self.exec, work, &|expert, rows| {
             let count = rows.len();
             // SAFETY: experts own disjoint rows, all inside the buffers.
             let (x, gate_up, act, out) = unsafe {

@@ -60,11 +60,7 @@ fn tokens(vocab: usize) -> Vec<u32> {
 }
 
 /// Log-probs of all tokens but the first.
-fn logprobs(
-    (model, adapter): (&Model, Option<&Adapter>),
-    tokens: &[u32],
-    exec: &Executor,
-) -> Vec<f32> {
+fn logprobs(model: &Model, adapter: Option<&Adapter>, tokens: &[u32], exec: &Executor) -> Vec<f32> {
     let scores = score(model, adapter, tokens, exec);
     (1..tokens.len())
         .map(|position| scores.logprob(position, 1.0, None))
@@ -79,7 +75,7 @@ fn hex(digest: [u8; 32]) -> String {
 /// same bytes.
 pub fn probe(model: &Model, adapter: Option<&Adapter>, exec: &Executor) -> Vec<u8> {
     let tokens = tokens(model.config.vocab);
-    let logprobs = logprobs((model, adapter), &tokens, exec);
+    let logprobs = logprobs(model, adapter, &tokens, exec);
     let bits: Vec<u32> = logprobs.iter().map(|p| p.to_bits()).collect();
     let mut value = json!({
         "base": hex(model.digest),
@@ -168,7 +164,7 @@ pub fn prove(
         ));
     }
     let same_arithmetic = value["fingerprint"] == fingerprint(model).as_str();
-    let now = logprobs((model, adapter), &tokens, exec);
+    let now = logprobs(model, adapter, &tokens, exec);
     let pairs = || {
         now.iter()
             .zip(&bits)

@@ -247,14 +247,14 @@ impl KvWriter<'_> {
             unsafe {
                 match shape.format {
                     KvFormat::F32 => self.place(at, 0, (&*key, &*value)),
-                    KvFormat::F16 => self.place_halves(at, (key, value)),
+                    KvFormat::F16 => self.place_halves(at, key, value),
                 }
             }
         }
     }
 
     /// One head as f16, some dimensions at a time.
-    unsafe fn place_halves(&self, at: At, (key, value): (&mut [f32], &mut [f32])) {
+    unsafe fn place_halves(&self, at: At, key: &mut [f32], value: &mut [f32]) {
         let (mut keys, mut values) = ([f16::ZERO; ROUNDED], [f16::ZERO; ROUNDED]);
         let parts = key.chunks_mut(ROUNDED).zip(value.chunks_mut(ROUNDED));
         for (index, (key, value)) in parts.enumerate() {

@@ -53,8 +53,8 @@ impl Pass<'_> {
     /// One layer: `x` in place, intermediates to `acts`, keys and values to `kv`.
     pub(crate) fn layer(&self, at: LayerAt, kv: &mut KvLayer, x: &mut Buf, bufs: Bufs) {
         let Bufs { acts, tmp } = bufs;
-        self.attention_half(at, kv, x, (&mut *acts, &mut *tmp));
-        self.mlp_half(at, x, (acts, tmp));
+        self.attention_half(at, kv, x, &mut *acts, &mut *tmp);
+        self.mlp_half(at, x, acts, tmp);
     }
 
     /// Fills in the rest of `acts` and `kv` as [`Self::layer`] leaves them, from its input `x` and
@@ -81,7 +81,8 @@ impl Pass<'_> {
         at: LayerAt,
         kv: &mut KvLayer,
         x: &Buf,
-        (acts, tmp): (&mut Acts, &mut Temp),
+        acts: &mut Acts,
+        tmp: &mut Temp,
     ) {
         let LayerAt { index, weights } = at;
         let (d, n) = (self.dims, self.tokens);
@@ -119,7 +120,7 @@ impl Pass<'_> {
     }
 
     /// `x = mid + down(silu(gate) up)`, gate and up of `norm(mid)`, or what the experts say.
-    fn mlp_half(&self, at: LayerAt, x: &mut Buf, (acts, tmp): (&mut Acts, &mut Temp)) {
+    fn mlp_half(&self, at: LayerAt, x: &mut Buf, acts: &mut Acts, tmp: &mut Temp) {
         let LayerAt { index, weights } = at;
         let (d, n) = (self.dims, self.tokens);
         let norm = self.norm(&weights.norm2);
@@ -128,7 +129,7 @@ impl Pass<'_> {
         match &weights.mlp {
             Mlp::Dense { gate_up, down } => self.dense(index, [gate_up, down], acts, tmp),
             Mlp::Sparse(experts) => {
-                self.experts((index, experts), &acts.h2, &mut acts.mix, &mut tmp.proj);
+                self.experts(index, experts, &acts.h2, &mut acts.mix, &mut tmp.proj);
             }
         }
         let x = &mut x.take(n * d.ld_hidden)[..n * d.ld_hidden];
@@ -183,7 +184,7 @@ impl Pass<'_> {
                     let (raw, values) = raw.split_at_mut(d.q + d.kv);
                     let q = q.slice(at.row * d.ld_q..at.row * d.ld_q + d.q);
                     let k = k.slice(at.row * d.ld_kv..at.row * d.ld_kv + d.kv);
-                    self.rotate_row(weights, (at.row, angles), raw, [&mut *q, &mut *k]);
+                    self.rotate_row(weights, at.row, angles, raw, [&mut *q, &mut *k]);
                     kv.write(at.block, at.position % BLOCK_TOKENS, k, values);
                 }
             });
@@ -194,7 +195,8 @@ impl Pass<'_> {
     fn rotate_row(
         &self,
         weights: &LayerWeights,
-        (row, angles): (usize, &Buf),
+        row: usize,
+        angles: &Buf,
         raw: &[f32],
         [q, k]: [&mut [f32]; 2],
     ) {
@@ -222,7 +224,7 @@ impl Pass<'_> {
         let store = Store::Set(step.linear.bias.as_deref());
         let Linear { w, .. } = step.linear;
         w.linear(rows, RowsMut { data: y, stride }, store, self.exec);
-        self.adapt_runs(step, rows, (y, low_rank));
+        self.adapt_runs(step, rows, y, low_rank);
     }
 
     /// The output projection of the first layer alone, for the test of this operation.

@@ -60,12 +60,7 @@ fn pieces<'a>(run: Run<'a>, rows: usize) -> impl Iterator<Item = Run<'a>> {
 impl Pass<'_> {
     /// Adds to `y` what each run's adapter does with its rows of `x`. Rows are shared out over the
     /// threads, or else, where most are of one piece, each product of one run after the other.
-    pub(crate) fn adapt_runs(
-        &self,
-        step: &Projection,
-        x: Rows,
-        (y, low_rank): (&mut [f32], &mut Buf),
-    ) {
+    pub(crate) fn adapt_runs(&self, step: &Projection, x: Rows, y: &mut [f32], low_rank: &mut Buf) {
         let (inp, out) = (step.linear.w.inp, step.linear.w.out);
         let (least, most) = PIECE_ROWS;
         let shared = self.tokens.div_ceil(2 * self.exec.threads());
@@ -108,7 +103,7 @@ impl Pass<'_> {
                 rows: run.rows,
                 ..x
             };
-            self.adapt(run.adapter, step, x, (y, low_rank));
+            self.adapt(run.adapter, step, x, y, low_rank);
         };
         if 2 * longest > rows {
             return runs(self.batch).for_each(one);
@@ -128,7 +123,8 @@ impl Pass<'_> {
         adapter: &Adapter,
         step: &Projection,
         x: Rows,
-        (y, low_rank): (&mut [f32], &mut [f32]),
+        y: &mut [f32],
+        low_rank: &mut [f32],
     ) {
         let store = Store::AddScaled(adapter.config.scale());
         let (mut pairs, mut count) = ([None; BESIDE_MAX], 0);

@@ -98,14 +98,14 @@ pub fn sample(
         adjust(clean, params, history, &mut adjusted);
         // Of a broken row nothing may be left that the mask allows.
         let masked = params.allowed.is_some() && !nonfinite;
-        let (token, kept) = pick(&adjusted, (&how, masked), out);
-        let mut sampled = told((clean, Some(&adjusted)), &how, token, kept);
+        let (token, kept) = pick(&adjusted, &how, masked, out);
+        let mut sampled = told(clean, Some(&adjusted), &how, token, kept);
         sampled.top = alternatives(clean, &adjusted, &how, params, &sampled);
         out.adjusted = adjusted;
         sampled
     } else {
-        let (token, kept) = pick(clean, (&how, false), out);
-        let mut sampled = told((clean, None), &how, token, kept);
+        let (token, kept) = pick(clean, &how, false, out);
+        let mut sampled = told(clean, None, &how, token, kept);
         sampled.top = alternatives(clean, clean, &how, params, &sampled);
         sampled
     };
@@ -158,14 +158,15 @@ pub fn drawn(row: &[f32], how: &PlainDraw, out: &mut SampleScratch) -> Option<Sa
     if broken(row) {
         return None;
     }
-    let (token, kept) = pick(row, (how, false), out);
-    Some(told((row, None), how, token, kept))
+    let (token, kept) = pick(row, how, false, out);
+    Some(told(row, None, how, token, kept))
 }
 
 /// The token drawn, and from which, if not from all. Where `masked`, impossible tokens are none.
 fn pick(
     logits: &[f32],
-    (how, masked): (&PlainDraw, bool),
+    how: &PlainDraw,
+    masked: bool,
     out: &mut SampleScratch,
 ) -> (u32, Option<Vec<u32>>) {
     if how.is_greedy() {
@@ -181,15 +182,16 @@ fn pick(
     if how.is_uncut(logits.len()) && !masked {
         return (plain::draw(logits, how.temperature, u, sums), None);
     }
-    let cut = cut::cut(logits, (how, masked), candidates, weights);
+    let cut = cut::cut(logits, how, masked, candidates, weights);
     let kept = cut.then(|| candidates.iter().map(|(_, id)| *id).collect());
-    (cut::draw(candidates, (how.temperature, u), weights), kept)
+    (cut::draw(candidates, how.temperature, u, weights), kept)
 }
 
 /// A drawn token with its log-probs: the raw one of `row`, the behavior one of what it was adjusted
 /// to.
 fn told(
-    (row, adjusted): (&[f32], Option<&[f32]>),
+    row: &[f32],
+    adjusted: Option<&[f32]>,
     how: &PlainDraw,
     token: u32,
     kept: Option<Vec<u32>>,
@@ -222,7 +224,7 @@ fn alternatives(
     drawn: &Sampled,
 ) -> Vec<(u32, f32)> {
     if !params.top_behavior || how.is_greedy() {
-        return top(row, params.top_logprobs, (drawn.token, drawn.raw_logprob));
+        return top(row, params.top_logprobs, drawn.token, drawn.raw_logprob);
     }
     if params.top_logprobs == 0 {
         return Vec::new();
@@ -237,8 +239,12 @@ fn alternatives(
         }
     });
     let scaled: Vec<f32> = scaled.collect();
-    let best = (drawn.token, drawn.behavior_logprob);
-    let mut most = top(&scaled, params.top_logprobs, best);
+    let mut most = top(
+        &scaled,
+        params.top_logprobs,
+        drawn.token,
+        drawn.behavior_logprob,
+    );
     most.retain(|(_, logprob)| *logprob > f32::NEG_INFINITY);
     most
 }
@@ -247,7 +253,7 @@ fn alternatives(
 ///
 /// # Panics
 /// If `row` has no such token.
-pub fn given(row: &[f32], token: u32, (temperature, most_likely): (f32, u8)) -> Sampled {
+pub fn given(row: &[f32], token: u32, temperature: f32, most_likely: u8) -> Sampled {
     let raw_logprob = token_logprob(row, token, 1.0, None);
     let greedy = temperature.is_nan() || temperature < GREEDY_BELOW;
     let behavior_logprob = match greedy {
@@ -259,7 +265,7 @@ pub fn given(row: &[f32], token: u32, (temperature, most_likely): (f32, u8)) -> 
         raw_logprob,
         behavior_logprob,
         kept: None,
-        top: top(row, most_likely, (token, raw_logprob)),
+        top: top(row, most_likely, token, raw_logprob),
         nonfinite: broken(row),
     }
 }
@@ -347,7 +353,7 @@ fn argmax(logits: &[f32]) -> u32 {
 
 /// The `count` most likely tokens, best first. All share one normalizer, taken from the drawn
 /// token, whose own entry keeps its exact value.
-fn top(row: &[f32], count: u8, (token, logprob): (u32, f32)) -> Vec<(u32, f32)> {
+fn top(row: &[f32], count: u8, token: u32, logprob: f32) -> Vec<(u32, f32)> {
     let count = usize::from(count).min(row.len());
     if count == 0 {
         return Vec::new();

@@ -120,7 +120,8 @@ pub fn embed(
 /// which is asked before every chunk. Layers above the last of `layers` are not computed.
 pub fn states(
     model: &Model,
-    (tokens, from): (&[u32], usize),
+    tokens: &[u32],
+    from: usize,
     layers: &[usize],
     exec: &Executor,
     is_wanted: impl Fn() -> bool,
@@ -315,7 +316,7 @@ mod tests {
         let text = tokens(&cfg, CHUNK + 40, 5);
         let last = cfg.layers;
         let got = |from, layers: &[usize]| {
-            states(&model, (&text, from), layers, &exec, || true).expect("it is wanted")
+            states(&model, &text, from, layers, &exec, || true).expect("it is wanted")
         };
         let hidden = score(&model, None, &text, &exec).hidden;
         for from in [0, 3, CHUNK - 1, CHUNK + 7] {
@@ -337,7 +338,7 @@ mod tests {
             assert_eq!(got(from, &[1])[0], states[0], "from {from}");
         }
         assert!(got(text.len(), &[1])[0].iter().all(|x| *x == 0.0));
-        assert!(states(&model, (&text, 0), &[1], &exec, || false).is_none());
+        assert!(states(&model, &text, 0, &[1], &exec, || false).is_none());
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub async fn drive<R, H>(
     mut state: R,
     effects: H,
     inbox: Inbox<R::Input>,
-    (shutdown, config): (Shutdown, DriveConfig),
+    shutdown: Shutdown,
+    config: DriveConfig,
 ) -> Ended
 where
     R: LoopState,
@@ -65,7 +66,8 @@ where
                 LoopPhase::Running
             };
             write_status(
-                (&config, phase),
+                &config,
+                phase,
                 &state,
                 &inbox,
                 running.len() + waiting.len(),
@@ -113,7 +115,8 @@ where
 }
 
 fn write_status<R: LoopState>(
-    (config, phase): (&DriveConfig, LoopPhase),
+    config: &DriveConfig,
+    phase: LoopPhase,
     state: &R,
     inbox: &Inbox<R::Input>,
     in_flight: usize,

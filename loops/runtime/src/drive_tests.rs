@@ -80,7 +80,8 @@ async fn a_loop_finishes_what_is_under_way_and_then_ends() {
         state,
         Slow(Duration::from_millis(100)),
         inbox,
-        (trigger.signal(), config(&registry)),
+        trigger.signal(),
+        config(&registry),
     ));
     tokio::time::sleep(Duration::from_millis(150)).await;
     trigger.pull();
@@ -102,7 +103,8 @@ async fn the_deadline_ends_a_loop_whose_effects_hang() {
         state,
         effects,
         inbox,
-        (trigger.signal(), config(&registry)),
+        trigger.signal(),
+        config(&registry),
     ));
     tokio::time::sleep(Duration::from_millis(10)).await;
     trigger.pull();
@@ -121,7 +123,8 @@ async fn a_paused_loop_takes_nothing_until_it_is_resumed() {
         state,
         effects,
         inbox,
-        (trigger.signal(), config(&registry)),
+        trigger.signal(),
+        config(&registry),
     ));
     out.send(7).expect("there is room");
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -144,7 +147,8 @@ async fn held_effects_end_nothing_until_they_are_let_go() {
         Adder::default(),
         effects,
         inbox,
-        (trigger.signal(), config(&registry)),
+        trigger.signal(),
+        config(&registry),
     ));
     // One is under way when the effects are held, the other begins after that.
     out.send(1).expect("there is room");
@@ -171,7 +175,7 @@ async fn what_waits_in_the_inbox_when_the_stop_begins_is_taken() {
     trigger.pull();
     let effects = Slow(Duration::from_millis(1));
     let state = Adder::default();
-    let ended = drive(state, effects, inbox, (trigger.signal(), config(&registry))).await;
+    let ended = drive(state, effects, inbox, trigger.signal(), config(&registry)).await;
     assert_eq!(ended, Ended::Drained);
     assert_eq!(registry.snapshot()["adder"].numbers["sum"], 15.0);
 }
@@ -190,7 +194,8 @@ async fn a_closed_inbox_slows_nobody_down() {
         state,
         effects,
         inbox,
-        (trigger.signal(), config(&registry)),
+        trigger.signal(),
+        config(&registry),
     ));
     tokio::time::sleep(Duration::from_millis(50)).await;
     trigger.pull();

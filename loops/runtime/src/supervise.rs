@@ -22,7 +22,8 @@ pub struct Backoff {
 /// Runs `make()` until it ends well or shutdown begins. A panic or an error is written on the
 /// status registry, counted, and answered by a new run after a pause.
 pub async fn supervise<F, Fut>(
-    (name, registry): (&'static str, StatusRegistry),
+    name: &'static str,
+    registry: StatusRegistry,
     backoff: Backoff,
     shutdown: Shutdown,
     mut make: F,
@@ -93,21 +94,16 @@ mod tests {
             most: Duration::from_millis(40),
             good: Duration::from_secs(60),
         };
-        supervise(
-            ("loop", registry.clone()),
-            backoff,
-            trigger.signal(),
-            || {
-                let run = runs.fetch_add(1, Ordering::Relaxed);
-                async move {
-                    match run {
-                        0 => Err("broken".to_owned()),
-                        1 => panic!("boom"),
-                        _ => Ok(()),
-                    }
+        supervise("loop", registry.clone(), backoff, trigger.signal(), || {
+            let run = runs.fetch_add(1, Ordering::Relaxed);
+            async move {
+                match run {
+                    0 => Err("broken".to_owned()),
+                    1 => panic!("boom"),
+                    _ => Ok(()),
                 }
-            },
-        )
+            }
+        })
         .await;
         let status = registry.snapshot()["loop"].clone();
         assert_eq!((status.restarts, status.state), (2, LoopPhase::Stopped));

@@ -58,7 +58,9 @@ pub(crate) const SLOWER: f64 = 1.25;
 /// earlier in `text` itself: at most `most` tokens, appended to `draft`. The longest match counts, of equal
 /// ones one in `within`, and there the one nearest to `near`; else the latest.
 pub(crate) fn look_up(
-    (text, within, near): (&[Token], &[Token], usize),
+    text: &[Token],
+    within: &[Token],
+    near: usize,
     most: usize,
     draft: &mut Vec<Token>,
 ) -> Option<Match> {

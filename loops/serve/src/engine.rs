@@ -263,7 +263,7 @@ impl Backend for Engine {
             } => {
                 let tokenizer = Arc::clone(&self.shared.setup.tokenizer);
                 let finder = CallFinder::new(*style, *reasoning);
-                let calls = Calls::new(constraint, (finder, *single), tokenizer);
+                let calls = Calls::new(constraint, finder, *single, tokenizer);
                 Masked::calls(calls, masks.clone())
             }
         });
@@ -304,7 +304,8 @@ impl Backend for Engine {
         let is_wanted = || !cancel.is_cancelled();
         let states = states(
             &self.model,
-            (tokens, from),
+            tokens,
+            from,
             &layers,
             &Executor::new(1),
             is_wanted,

@@ -249,7 +249,7 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
         Err(error) => return Err(error.to_string()),
     };
     let read_by = began.elapsed();
-    prove_identity(ctx, &adapter, (digest, probe.as_deref()))?;
+    prove_identity(ctx, &adapter, digest, probe.as_deref())?;
     let proven_by = began.elapsed();
     // Here and not at its first step, so that no step waits for the copy.
     if let Some(device) = &ctx.device {
@@ -277,7 +277,8 @@ fn load(ctx: &LoaderCtx, policy: &Policy) -> Result<Arc<Loaded>, String> {
 fn prove_identity(
     ctx: &LoaderCtx,
     adapter: &Adapter,
-    (digest, probe): (Digest, Option<&[u8]>),
+    digest: Digest,
+    probe: Option<&[u8]>,
 ) -> Result<(), String> {
     let is_whole = Digest(adapter.digest()) == digest;
     let proven = match (is_whole, probe) {
@@ -328,8 +329,8 @@ fn prove_all(ctx: &LoaderCtx, served: &Served) {
             continue;
         };
         if let Some(adapter) = &loaded.adapter {
-            let named = (loaded.digest, loaded.probe.as_deref());
-            if let Err(error) = prove_identity(ctx, adapter, named) {
+            let probe = loaded.probe.as_deref();
+            if let Err(error) = prove_identity(ctx, adapter, loaded.digest, probe) {
                 let error = format!("version {}: {error}", loaded.version);
                 let wanted = wanted.clone();
                 // A stopped engine serves nothing.

@@ -313,7 +313,8 @@ pub(crate) struct Calls {
 impl Calls {
     pub(crate) fn new(
         constraint: Constraint,
-        (finder, single): (CallFinder, bool),
+        finder: CallFinder,
+        single: bool,
         tokenizer: Arc<Tokenizer>,
     ) -> Self {
         Self {

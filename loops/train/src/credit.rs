@@ -217,12 +217,7 @@ pub fn second_tries(second: &[f32], first: &[f32]) -> Vec<f32> {
 /// per token, added to what they have (OpenClaw-RL, arXiv 2603.10165: the sampled-token form; the
 /// student's log-probs are those at the start of the step, not the recorded ones, which keeps the
 /// signal right for stale turns).
-pub fn follow(
-    advantages: &mut [f32],
-    teacher: &[f32],
-    student: &[f32],
-    (weight, clip): (f32, f32),
-) {
+pub fn follow(advantages: &mut [f32], teacher: &[f32], student: &[f32], weight: f32, clip: f32) {
     for ((advantage, teacher), student) in advantages.iter_mut().zip(teacher).zip(student) {
         *advantage += weight * (teacher - student).clamp(-clip, clip);
     }
@@ -360,7 +355,8 @@ mod tests {
             &mut advantages,
             &[-1.0, -5.0, -0.1],
             &[-1.5, -1.0, -4.0],
-            (2.0, 1.0),
+            2.0,
+            1.0,
         );
         assert_eq!(advantages, [1.5, -1.5, 2.5]);
     }

@@ -212,12 +212,14 @@ pub fn objections(config: &GateConfig, m: &Measured) -> Vec<String> {
     }
     divergence(
         &mut reasons,
-        ("the base model", m.kl_to_reference),
+        "the base model",
+        m.kl_to_reference,
         config.kl_to_reference_max,
     );
     divergence(
         &mut reasons,
-        ("the served version", m.kl_to_parent),
+        "the served version",
+        m.kl_to_parent,
         config.kl_to_parent_max,
     );
     if m.candidate.probes == 0 {
@@ -229,20 +231,24 @@ pub fn objections(config: &GateConfig, m: &Measured) -> Vec<String> {
     let (served, base) = (config.length_factor_max, config.length_drift_factor_max);
     length(
         &mut reasons,
-        ("the served version", m.parent),
-        (m.candidate, served),
+        "the served version",
+        m.parent,
+        m.candidate,
+        served,
         m.told_tokens,
     );
     length(
         &mut reasons,
-        ("the base model", m.base),
-        (m.candidate, base),
+        "the base model",
+        m.base,
+        m.candidate,
+        base,
         m.told_tokens,
     );
     reasons
 }
 
-fn divergence(reasons: &mut Vec<String>, (from, kl): (&str, f32), most: f32) {
+fn divergence(reasons: &mut Vec<String>, from: &str, kl: f32, most: f32) {
     // A NaN is never within a bound.
     if kl.is_nan() || kl > most {
         reasons.push(format!(
@@ -286,8 +292,10 @@ fn degeneration(reasons: &mut Vec<String>, config: &GateConfig, m: &Measured) {
 
 fn length(
     reasons: &mut Vec<String>,
-    (name, reference): (&str, ProbeSummary),
-    (candidate, most): (ProbeSummary, f32),
+    name: &str,
+    reference: ProbeSummary,
+    candidate: ProbeSummary,
+    most: f32,
     told_tokens: f32,
 ) {
     // One token more on both sides keeps the factor defined for empty completions. Where a person's

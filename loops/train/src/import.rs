@@ -42,7 +42,7 @@ pub struct Importer {
 
 impl Importer {
     /// For a model, where this process has one. No file may have more bytes than that.
-    pub fn new(base: Option<Base>, (blobs, file_bytes_max): (Arc<dyn Blobs>, u64)) -> Self {
+    pub fn new(base: Option<Base>, blobs: Arc<dyn Blobs>, file_bytes_max: u64) -> Self {
         Self {
             base,
             blobs,

@@ -17,7 +17,7 @@ fn base() -> Base {
 
 fn importer(folder: &std::path::Path, most: u64) -> Importer {
     let blobs = Arc::new(FsBlobs::open(folder, 1 << 20).unwrap());
-    Importer::new(Some(base()), (blobs, most))
+    Importer::new(Some(base()), blobs, most)
 }
 
 fn given() -> GivenAdapter {

@@ -130,7 +130,7 @@ pub async fn run(ctx: Ctx, inbox: Inbox<Notification>, shutdown: Shutdown) -> Re
         clock,
         registry,
     };
-    match drive(Train::new(config), effects, inbox, (shutdown, driven)).await {
+    match drive(Train::new(config), effects, inbox, shutdown, driven).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::Deadline),
     }

@@ -218,7 +218,7 @@ impl Train {
                 wish: r.wish,
                 correction: r.correction,
             };
-            Lesson::of(method, (r.transition, &r.turn), words)
+            Lesson::of(method, r.transition, &r.turn, words)
         });
         let replayed: Vec<Lesson> = replayed.collect();
         let retold = retold(&batch.materials, &batch.first_tries);
@@ -529,8 +529,7 @@ fn lesson(method: Method, material: &SampleMaterial) -> Option<Lesson> {
         wish: material.wish.clone(),
         correction: material.correction.clone(),
     };
-    let of = (material.claim.transition, &material.turn);
-    Lesson::of(method, of, words)
+    Lesson::of(method, material.claim.transition, &material.turn, words)
 }
 
 impl LoopState for Train {

@@ -38,7 +38,8 @@ impl Lesson {
     /// What `method` learns from a turn's words.
     pub(crate) fn of(
         method: Method,
-        (transition, turn): (TransitionId, &Turn),
+        transition: TransitionId,
+        turn: &Turn,
         words: Words,
     ) -> Option<Self> {
         let Words {

@@ -558,7 +558,7 @@ fn importer_in(folder: &Path) -> Importer {
         name: "org/model".to_owned(),
     };
     let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
-    Importer::new(Some(base), (Arc::new(blobs), 1 << 20))
+    Importer::new(Some(base), Arc::new(blobs), 1 << 20)
 }
 
 /// Judged turns of one scope that make a batch.

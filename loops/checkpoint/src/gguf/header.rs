@@ -326,7 +326,7 @@ pub(super) fn read(bytes: &[u8], file: &str) -> Result<(Meta, BTreeMap<String, I
     let mut placed = BTreeMap::new();
     for tensor in raw {
         let name = tensor.name.clone();
-        let info = place(tensor, start, (bytes.len() as u64, file))?;
+        let info = place(tensor, start, bytes.len() as u64, file)?;
         if placed.insert(name.clone(), info).is_some() {
             return Err(bad(format!("it has two tensors {name}")));
         }
@@ -366,7 +366,7 @@ fn tensor(cursor: &mut Cursor) -> Result<RawTensor, String> {
 }
 
 /// Checks a tensor's size against the file.
-fn place(tensor: RawTensor, start: u64, (held, file): (u64, &str)) -> Result<Info, LoadError> {
+fn place(tensor: RawTensor, start: u64, held: u64, file: &str) -> Result<Info, LoadError> {
     let RawTensor {
         name,
         dimensions,

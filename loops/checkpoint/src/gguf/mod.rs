@@ -182,7 +182,7 @@ impl Gguf {
         if self.interleaved
             && let Some(heads) = self.rotated_heads(name)?
         {
-            raw = regrouped(&raw, (shape[0], heads));
+            raw = regrouped(&raw, shape[0], heads);
         }
         info.stored
             .decode(raw)
@@ -207,7 +207,7 @@ impl Gguf {
 
 /// Rows of llama projections as a folder has them: within a head first the first of every rotated
 /// pair, then the second ones. The file has each pair side by side.
-fn regrouped(raw: &[u8], (rows, heads): (usize, usize)) -> Vec<u8> {
+fn regrouped(raw: &[u8], rows: usize, heads: usize) -> Vec<u8> {
     let row = raw.len() / rows.max(1);
     let dim = rows / heads.max(1);
     let mut out = Vec::with_capacity(raw.len());

@@ -47,7 +47,7 @@ impl DevicePasses {
                 self.refill(index)?;
             }
             self.mlp_back(run.adapter, index, results)?;
-            self.attention_back((run.adapter, &inputs), index, results)?;
+            self.attention_back(run.adapter, &inputs, index, results)?;
             self.tick(pacer)?;
         }
         Ok(())
@@ -62,7 +62,7 @@ impl DevicePasses {
         let (at, d) = (&self.at, self.dims());
         let dx = (at.dx, d.ld_hidden);
         let down = self.down(index);
-        self.linear_back((adapter, &down), dx, Some(at.dact))?;
+        self.linear_back(adapter, &down, dx, Some(at.dact))?;
         let gate = GateBack {
             gate_up: results.gate_up,
             dact: at.dact,
@@ -74,20 +74,21 @@ impl DevicePasses {
         let grid = [(d.ffn as u32).div_ceil(WIDE), self.plan.rows as u32, 1];
         launch(&*self.driver, "gate_back", (grid, WIDE), &gate)?;
         let gate_up = self.gate_up(index, results);
-        self.linear_back((adapter, &gate_up), gate_up.y, Some(at.dnormed))?;
+        self.linear_back(adapter, &gate_up, gate_up.y, Some(at.dnormed))?;
         self.norm_back(results.mid, self.device.layers[index].norm2)
     }
 
     fn attention_back(
         &self,
-        (adapter, inputs): (Option<&Adapter>, &[SeqInput]),
+        adapter: Option<&Adapter>,
+        inputs: &[SeqInput],
         index: usize,
         results: Results,
     ) -> Result<(), DeviceError> {
         let (at, d, cfg) = (&self.at, self.dims(), &self.device.model.config);
         let layer = &self.device.layers[index];
         let dx = (at.dx, d.ld_hidden);
-        self.linear_back((adapter, &self.o(index, results)), dx, Some(at.dattn))?;
+        self.linear_back(adapter, &self.o(index, results), dx, Some(at.dattn))?;
         let mut row = 0;
         for seq in inputs {
             self.attend_back(index, row, seq)?;
@@ -110,9 +111,9 @@ impl DevicePasses {
         let (qkv, dqkv) = (self.qkv(index, results), (at.dqkv, d.ld_qkv));
         if index == 0 {
             // Below it are frozen embeddings: nobody reads the gradient of its input.
-            return self.linear_back((adapter, &qkv), dqkv, None);
+            return self.linear_back(adapter, &qkv, dqkv, None);
         }
-        self.linear_back((adapter, &qkv), dqkv, Some(at.dnormed))?;
+        self.linear_back(adapter, &qkv, dqkv, Some(at.dnormed))?;
         self.norm_back(self.input(index), layer.norm1)
     }
 
@@ -181,7 +182,8 @@ impl DevicePasses {
     /// `dx = dy W` plus the adapter's path, where `dx` is wanted, and the adapter's gradients.
     fn linear_back(
         &self,
-        (adapter, step): (Option<&Adapter>, &Projection),
+        adapter: Option<&Adapter>,
+        step: &Projection,
         dy: Rows,
         dx: Option<u64>,
     ) -> Result<(), DeviceError> {
@@ -200,7 +202,7 @@ impl DevicePasses {
         };
         for &(target, first) in &step.targets {
             let dy = (column(dy.0, first), dy.1);
-            self.change_back(adapter, (step, target), dy, dx)?;
+            self.change_back(adapter, step, target, dy, dx)?;
         }
         Ok(())
     }
@@ -210,7 +212,8 @@ impl DevicePasses {
     fn change_back(
         &self,
         adapter: &Adapter,
-        (step, target): (&Projection, Target),
+        step: &Projection,
+        target: Target,
         dy: Rows,
         dx: Option<Rows>,
     ) -> Result<(), DeviceError> {
@@ -219,7 +222,7 @@ impl DevicePasses {
         let (last, dlast) = match change.zip(grad) {
             None => return Ok(()),
             Some((Placement::Dense(d), Placement::Dense(to))) => {
-                self.outer((d, to), dy, step.x)?;
+                self.outer(d, to, dy, step.x)?;
                 (d, dy)
             }
             Some((Placement::LowRank(a, b), Placement::LowRank(to_a, to_b))) => {
@@ -234,7 +237,7 @@ impl DevicePasses {
                     scale,
                 };
                 self.product(&s, 0)?;
-                self.outer((b, to_b), dy, low)?;
+                self.outer(b, to_b, dy, low)?;
                 self.through(&Through {
                     w: b,
                     dy,
@@ -242,7 +245,7 @@ impl DevicePasses {
                     leave,
                     scale,
                 })?;
-                self.outer((a, to_a), dlow, step.x)?;
+                self.outer(a, to_a, dlow, step.x)?;
                 (a, dlow)
             }
             Some(_) => unreachable!("gradients have the form of what is trained"),
@@ -278,7 +281,7 @@ impl DevicePasses {
     }
 
     /// Adds `dy^T x` to the gradient of `w` at `to`.
-    fn outer(&self, (w, to): (Matrix, usize), dy: Rows, x: Rows) -> Result<(), DeviceError> {
+    fn outer(&self, w: Matrix, to: usize, dy: Rows, x: Rows) -> Result<(), DeviceError> {
         let args = Outer {
             dy: dy.0,
             x: x.0,

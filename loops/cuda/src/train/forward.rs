@@ -4,6 +4,7 @@ use super::passes::{DevicePasses, Results};
 use crate::adapter::Placement;
 use crate::args::{Add, Leave, Linear, Matrix};
 use crate::launcher::WIDE;
+use crate::layers::Residual;
 use crate::linear::launch_linear;
 use crate::weights::{DeviceLinear, DeviceMlp};
 use hone_checkpoint::Target;
@@ -53,13 +54,18 @@ impl DevicePasses {
         let (at, input) = (&self.at, self.input(index));
         let rows = self.plan.rows as u32;
         let pass = self.pass(at.h1, results);
-        pass.norm((input, 0, 0), layer.norm1, (0, rows))?;
+        pass.norm(Residual::alone(input), layer.norm1, 0, rows)?;
         self.project(adapter, &self.qkv(index, results))?;
-        pass.place(layer, (at.keys, at.values))?;
-        pass.attend(index, (at.keys, at.values))?;
+        pass.place(layer, at.keys, at.values)?;
+        pass.attend(index, at.keys, at.values)?;
         self.project(adapter, &self.o(index, results))?;
         let pass = self.pass(at.h2, results);
-        pass.norm((input, at.proj, results.mid), layer.norm2, (0, rows))?;
+        pass.norm(
+            Residual::of(input, at.proj, results.mid),
+            layer.norm2,
+            0,
+            rows,
+        )?;
         match &layer.mlp {
             DeviceMlp::Dense(_) => {
                 self.project(adapter, &self.gate_up(index, results))?;
@@ -85,10 +91,10 @@ impl DevicePasses {
         let (results, _) = self.results(index);
         let rows = self.plan.rows as u32;
         let pass = self.pass(at.h1, results);
-        pass.norm((self.input(index), 0, 0), layer.norm1, (0, rows))?;
-        pass.place(layer, (at.keys, at.values))?;
+        pass.norm(Residual::alone(self.input(index)), layer.norm1, 0, rows)?;
+        pass.place(layer, at.keys, at.values)?;
         let pass = self.pass(at.h2, results);
-        pass.norm((results.mid, 0, 0), layer.norm2, (0, rows))?;
+        pass.norm(Residual::alone(results.mid), layer.norm2, 0, rows)?;
         pass.gate()
     }
 

@@ -286,12 +286,12 @@ fn log_probs_are_the_processors() {
     assert_eq!(there.logprobs(&rows, pause), here.logprobs(&rows, pause));
     for under in [Under::Current, Under::Reference] {
         assert_eq!(
-            there.top_logprobs((&rows, under), 4, pause),
-            here.top_logprobs((&rows, under), 4, pause)
+            there.top_logprobs(&rows, under, 4, pause),
+            here.top_logprobs(&rows, under, 4, pause)
         );
         assert_eq!(
-            there.logprobs_of((&rows, under), &ids, pause),
-            here.logprobs_of((&rows, under), &ids, pause)
+            there.logprobs_of(&rows, under, &ids, pause),
+            here.logprobs_of(&rows, under, &ids, pause)
         );
     }
 }
@@ -318,8 +318,8 @@ fn a_model_with_experts_is_measured_on_a_device_and_trained_by_the_processor() {
             let launched = launches.load(Ordering::Relaxed);
             assert_eq!(there.logprobs(rows, pause), here.logprobs(rows, pause));
             assert_eq!(
-                there.top_logprobs((rows, Under::Reference), 4, pause),
-                here.top_logprobs((rows, Under::Reference), 4, pause)
+                there.top_logprobs(rows, Under::Reference, 4, pause),
+                here.top_logprobs(rows, Under::Reference, 4, pause)
             );
             assert!(launches.load(Ordering::Relaxed) > launched + 50);
             let wanted = report(here.step(rows, &mut go_on));

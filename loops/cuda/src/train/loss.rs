@@ -108,7 +108,7 @@ impl DevicePasses {
                 step.pull(position, &answer.shape, &answer.logits)
             };
             let pulls: Vec<TokenPull> = positions.iter().zip(&answers).map(pull).collect();
-            let told = self.row_grads(&mut rows, (&questions, &answers), &pulls)?;
+            let told = self.row_grads(&mut rows, &questions, &answers, &pulls)?;
             for (pull, entropy) in pulls.iter().zip(told.chunks(2)) {
                 step.tell(pull, entropy[0]);
             }
@@ -235,7 +235,8 @@ impl DevicePasses {
     fn row_grads(
         &mut self,
         rows: &mut [LossRow],
-        (questions, answers): (&[Question], &[Answer]),
+        questions: &[Question],
+        answers: &[Answer],
         pulls: &[TokenPull],
     ) -> Result<Vec<f32>, DeviceError> {
         let (mut places, mut amounts) = (Vec::new(), Vec::new());

@@ -537,8 +537,7 @@ impl SessionIndex {
         match known.continued_with {
             None if !request.keeps => {}
             None => {
-                let said = (request.messages, &*self.habits);
-                let next = trail.answers(said, next_from, side);
+                let next = trail.answers(request.messages, &self.habits, next_from, side);
                 let next_state = NextState::from_messages(&next);
                 if !next_state.is_empty() {
                     known.continued_with = Some(with);

@@ -109,7 +109,8 @@ impl Trail {
     /// is a question that housekeeping asked.
     pub(super) fn answers(
         &self,
-        (messages, habits): (&[Message], &Habits),
+        messages: &[Message],
+        habits: &Habits,
         from: usize,
         side: &[Hash],
     ) -> Vec<Message> {

@@ -143,7 +143,7 @@ impl State {
             claim,
             attempts: claimed.attempts,
             deadline_ms,
-            messages: prompt::vote(&self.wording, (&turn, next_state), mark, &model),
+            messages: prompt::vote(&self.wording, &turn, next_state, mark, &model),
             otherwise: by_rules,
             outcome: decided,
             heard: votes,

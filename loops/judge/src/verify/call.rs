@@ -67,15 +67,15 @@ pub(super) fn body(name: &str, turn: &Turn, next: &NextState) -> Value {
 pub(crate) fn read(name: &str, reply: Result<CallReply, String>) -> Finding {
     let reply = match reply {
         Ok(reply) => reply,
-        Err(why) => return finding(name, (Outcome::Abstain, why)),
+        Err(why) => return finding(name, Outcome::Abstain, &why),
     };
     let score = match reply.score {
         Some(score) if (-1.0..=1.0).contains(&score) => score as f32,
         Some(score) => {
             let why = format!("it answered a score of {score}, which is not in [-1, 1]");
-            return finding(name, (Outcome::Abstain, why));
+            return finding(name, Outcome::Abstain, &why);
         }
-        None => return finding(name, (Outcome::Abstain, reply.reason)),
+        None => return finding(name, Outcome::Abstain, &reply.reason),
     };
     let outcome = match score {
         score if score > 0.0 => Outcome::Good,
@@ -86,6 +86,6 @@ pub(crate) fn read(name: &str, reply: Result<CallReply, String>) -> Finding {
     Finding {
         score: Some(score),
         hint: hint.map(|hint| hint.chars().take(HINT_CHARS_MAX).collect()),
-        ..finding(name, (outcome, reply.reason))
+        ..finding(name, outcome, &reply.reason)
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Finding {
 }
 
 /// A finding of the check `name`.
-pub(crate) fn finding(name: &str, (outcome, evidence): (Outcome, String)) -> Finding {
+pub(crate) fn finding(name: &str, outcome: Outcome, evidence: &str) -> Finding {
     let reason: String = format!("{name}: {evidence}");
     Finding {
         vote: Vote {

@@ -131,7 +131,10 @@ impl Rules {
         for (check, tool) in all.take(CHECKS_MAX) {
             match job(&scene, check) {
                 Some(job) => jobs.push((check.clone(), job)),
-                None => findings.push(finding(&check.name, verify(&scene, &check.verifier, tool))),
+                None => {
+                    let (outcome, evidence) = verify(&scene, &check.verifier, tool);
+                    findings.push(finding(&check.name, outcome, &evidence));
+                }
             }
         }
         (findings, jobs)

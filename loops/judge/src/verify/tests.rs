@@ -239,7 +239,7 @@ fn rules_choose_turns_by_tool_and_question_and_results_by_their_place() {
 #[test]
 fn one_bad_check_decides_and_abstentions_do_not() {
     use Outcome::{Abstain, Bad, Good, Neutral};
-    let found = |outcome| finding("c", (outcome, String::new()));
+    let found = |outcome| finding("c", outcome, "");
     let paid = |score| Finding {
         score: Some(score),
         ..found(Good)

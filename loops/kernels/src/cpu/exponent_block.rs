@@ -52,7 +52,7 @@ impl Block {
         self.codes[at] >> (4 * half) & OTHER
     }
 
-    pub fn set(&mut self, half: usize, at: usize, (code, rest): (u8, u8)) {
+    pub fn set(&mut self, half: usize, at: usize, code: u8, rest: u8) {
         self.rests[half * HALF + at] = rest;
         self.codes[at] |= code << (4 * half);
     }

@@ -85,12 +85,8 @@ pub struct Quantised {
 
 impl Quantised {
     /// Rounds rows of f32 (`row(r, buffer [in])` fills one) to codes.
-    pub fn new(
-        bits: Bits,
-        (out, inp): (usize, usize),
-        row: &mut dyn FnMut(usize, &mut [f32]),
-    ) -> Self {
-        let mut all = Self::blank(bits, (out, inp));
+    pub fn new(bits: Bits, out: usize, inp: usize, row: &mut dyn FnMut(usize, &mut [f32])) -> Self {
+        let mut all = Self::blank(bits, out, inp);
         let mut values = vec![0.0; inp];
         for r in 0..out {
             row(r, &mut values);
@@ -101,13 +97,13 @@ impl Quantised {
 
     /// Stacks rows of blocks `[out_i, inp]`: codes and scales bit for bit where this form has them,
     /// else rounded.
-    pub fn from_blocks(bits: Bits, (out, inp): (usize, usize), parts: &[&Blocks]) -> Self {
-        let mut all = Self::blank(bits, (out, inp));
+    pub fn from_blocks(bits: Bits, out: usize, inp: usize, parts: &[&Blocks]) -> Self {
+        let mut all = Self::blank(bits, out, inp);
         let mut values = vec![0.0; inp];
         let mut row = 0;
         for part in parts {
             for r in 0..part.len() / inp {
-                if !all.copy_row(row, (part.kind(), part.row(r, inp))) {
+                if !all.copy_row(row, part.kind(), part.row(r, inp)) {
                     part.dequantise_row(r, &mut values);
                     all.set_row(row, &values);
                 }
@@ -118,7 +114,7 @@ impl Quantised {
     }
 
     /// All weights 0.
-    fn blank(bits: Bits, (out, inp): (usize, usize)) -> Self {
+    fn blank(bits: Bits, out: usize, inp: usize) -> Self {
         let panels = out.div_ceil(LANES);
         // A code of 0 is the weight 0 in eight bits, and 8 is in four.
         let zero = match bits {
@@ -143,7 +139,7 @@ impl Quantised {
     }
 
     /// Takes over one row of GGUF blocks bit for bit, and says whether their codes fit this form.
-    fn copy_row(&mut self, row: usize, (kind, bytes): (BlockKind, &[u8])) -> bool {
+    fn copy_row(&mut self, row: usize, kind: BlockKind, bytes: &[u8]) -> bool {
         let first = row / LANES * self.groups();
         let fits = self.bits == Bits::Eight || kind == BlockKind::Q4_0;
         for (group, block) in bytes.chunks_exact(kind.bytes()).enumerate() {

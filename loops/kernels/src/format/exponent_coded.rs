@@ -211,7 +211,7 @@ impl Codes {
                 if code == OTHER {
                     others.push(exponent(bits));
                 }
-                block.set(half, at, (code, rest(bits)));
+                block.set(half, at, code, rest(bits));
             }
         }
     }

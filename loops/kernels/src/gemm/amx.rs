@@ -140,7 +140,7 @@ impl<S: Chunked> Gemm<S> {
                 self.add_chunk::<R, P>(block, chunk);
                 if S::SCALED {
                     store_sums::<R, P>(tiles, of_chunk);
-                    self.add_scaled::<V, R, P>(block, chunk, (of_chunk, sums));
+                    self.add_scaled::<V, R, P>(block, chunk, of_chunk, sums);
                 }
             }
             if !S::SCALED {
@@ -149,7 +149,7 @@ impl<S: Chunked> Gemm<S> {
             for m in 0..block.at.mr {
                 for n in 0..P {
                     let sum = V::load(block.sum(sums, m, n));
-                    self.leave(&block.at, (m, n), sum);
+                    self.leave(&block.at, m, n, sum);
                 }
             }
         }
@@ -186,7 +186,8 @@ impl<S: Chunked> Gemm<S> {
         &self,
         block: &Block,
         chunk: usize,
-        (of_chunk, sums): (&Sums, &mut Sums),
+        of_chunk: &Sums,
+        sums: &mut Sums,
     ) {
         // SAFETY: the panels have a group for each chunk.
         unsafe {

@@ -24,7 +24,7 @@ impl<S: Chunked> Gemm<S> {
     /// As for [`Gemm::run_on`]; rows of `x` are zero behind their last pair up to whole chunks, and
     /// there are [`super::TILE_ROWS`] less one more of them to read.
     pub unsafe fn run_in_chunks(&self, exec: &Executor) {
-        self.split(exec, (self.rows, TOGETHER), |rows, panels| {
+        self.split(exec, self.rows, TOGETHER, |rows, panels| {
             STAGE.with_borrow_mut(|stage| {
                 #[cfg(target_arch = "x86_64")]
                 stage.take(stage_floats(self.k, rows.len()));
@@ -64,7 +64,7 @@ impl<S: Chunked> Gemm<S> {
                         self.src.next::<V>(&mut walk, lines.len(), to);
                         sum = self.chunk(&at, first, lines, sum);
                     }
-                    self.leave(&at, (0, 0), sum);
+                    self.leave(&at, 0, 0, sum);
                 }
             }
         }

@@ -53,7 +53,7 @@ impl Gemm<CompactPanels<'_>> {
     /// # Safety
     /// As for [`Gemm::run_on`]; there are whole blocks of steps.
     pub unsafe fn run_compact_on(&self, exec: &Executor) {
-        self.split(exec, (self.rows, PANELS), |rows, panels| {
+        self.split(exec, self.rows, PANELS, |rows, panels| {
             PAIRS.with_borrow_mut(|pairs| {
                 let room = match rows.len() > FEW_ROWS {
                     true => PANELS * self.k * LANES,
@@ -77,7 +77,8 @@ impl Gemm<CompactPanels<'_>> {
     unsafe fn compact_part<V: V16>(
         &self,
         rows: Range<usize>,
-        (panels, next): (Range<usize>, usize),
+        panels: Range<usize>,
+        next: usize,
         pairs: *mut f32,
     ) {
         let mut tile = [Line([0.0; LANES]); MAX_TILE];
@@ -110,13 +111,13 @@ impl Gemm<CompactPanels<'_>> {
             // SAFETY: the tiles lie inside the product, and `pairs` has room where there are more.
             unsafe {
                 match more {
-                    0 => self.compact_tile::<V, ONLY_MAKES>(&at, (pairs, &mut tile), &mut ahead),
-                    _ => self.compact_tile::<V, LEAVES>(&at, (pairs, &mut tile), &mut ahead),
+                    0 => self.compact_tile::<V, ONLY_MAKES>(&at, pairs, &mut tile, &mut ahead),
+                    _ => self.compact_tile::<V, LEAVES>(&at, pairs, &mut tile, &mut ahead),
                 }
                 for done in 0..more {
                     at.row += at.mr;
                     at.mr = (rows.end - at.row).div_ceil(more - done);
-                    self.compact_tile::<V, FINDS>(&at, (pairs, &mut tile), &mut ahead);
+                    self.compact_tile::<V, FINDS>(&at, pairs, &mut tile, &mut ahead);
                 }
             }
             panel += nr;
@@ -127,7 +128,8 @@ impl Gemm<CompactPanels<'_>> {
     unsafe fn compact_tile<V: V16, const DOES: u8>(
         &self,
         at: &At,
-        (pairs, lines): (*mut f32, &mut [Line; MAX_TILE]),
+        pairs: *mut f32,
+        lines: &mut [Line; MAX_TILE],
         ahead: &mut Ahead,
     ) {
         // SAFETY: the tile lies inside the product.
@@ -271,7 +273,7 @@ impl Kernel for Part<'_> {
         // SAFETY: made by `run_compact_on`, whose caller vouches for the pointers.
         unsafe {
             self.product
-                .compact_part::<V>(self.rows, (self.panels, self.next), self.pairs);
+                .compact_part::<V>(self.rows, self.panels, self.next, self.pairs);
         }
     }
 }

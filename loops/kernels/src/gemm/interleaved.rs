@@ -136,7 +136,7 @@ impl<S: Source<Factors = Quads>> Gemm<S> {
     /// As for [`Self::run_on`], but `x` has `xm` words for each row, which lie as this module says;
     /// there are only whole groups of steps.
     pub unsafe fn run_beside_on(&self, tiles: Tiles, exec: &Executor) {
-        self.split(exec, (tiles.count(), 1), |some, panels| {
+        self.split(exec, tiles.count(), 1, |some, panels| {
             if tiles.laid.parts > 1 && some.len() > 1 {
                 let (tiles, panels) = ((tiles, some.clone()), panels.clone());
                 let done = READY.with_borrow_mut(|ready| {

@@ -119,7 +119,8 @@ impl<S> Gemm<S> {
     fn split(
         &self,
         exec: &Executor,
-        (rows, together): (usize, usize),
+        rows: usize,
+        together: usize,
         part: impl Fn(Range<usize>, Range<usize>) + Sync,
     ) {
         let work = self.rows.max(READ_ROWS) * self.cols * self.k;
@@ -196,7 +197,7 @@ impl<S> Gemm<S> {
 
     /// Leaves a finished sum in `y`, as [`Epilogue`] says.
     #[inline(always)]
-    unsafe fn leave<V: V16>(&self, at: &At, (m, n): (usize, usize), mut sum: V) {
+    unsafe fn leave<V: V16>(&self, at: &At, m: usize, n: usize, mut sum: V) {
         // SAFETY: the tile lies inside the product; a bias holds `cols` values.
         unsafe {
             let (y, valid) = self.output(at, m, n);
@@ -245,7 +246,7 @@ impl<S> Gemm<S> {
         for (m, sums) in sums.chunks_exact(at.nr * LANES).take(at.mr).enumerate() {
             for (n, sum) in sums.chunks_exact(LANES).enumerate() {
                 // SAFETY: the tile lies inside the product.
-                unsafe { self.leave(at, (m, n), V::load(sum.as_ptr())) };
+                unsafe { self.leave(at, m, n, V::load(sum.as_ptr())) };
             }
         }
     }
@@ -257,7 +258,7 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
     /// # Safety
     /// All pointers are valid for the described ranges, and `y` overlaps no input.
     pub unsafe fn run_on(&self, exec: &Executor) {
-        self.split(exec, (self.rows, 1), |rows, panels| {
+        self.split(exec, self.rows, 1, |rows, panels| {
             S::Factors::dispatch(Part(self, rows, panels));
         });
     }
@@ -358,14 +359,14 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
                 }
                 if S::SCALED_SUMS {
                     let mut sums = [[V::zero(); NR]; MR];
-                    self.steps(&xp, &wp, (first..end, scale), &mut sums);
+                    self.steps(&xp, &wp, first..end, scale, &mut sums);
                     for m in 0..MR {
                         for n in 0..NR {
                             acc[m][n] = scale[n].fma(sums[m][n], acc[m][n]);
                         }
                     }
                 } else {
-                    self.steps(&xp, &wp, (first..end, scale), &mut acc);
+                    self.steps(&xp, &wp, first..end, scale, &mut acc);
                 }
                 first = end;
             }
@@ -379,7 +380,8 @@ impl<S: Source<Factors: Stepped>> Gemm<S> {
         &self,
         xp: &[*const f32; MR],
         wp: &[S::Panel; NR],
-        (steps, scale): (Range<usize>, [V; NR]),
+        steps: Range<usize>,
+        scale: [V; NR],
         sums: &mut [[V; NR]; MR],
     ) {
         for i in steps {

@@ -90,7 +90,7 @@ impl<S: Source<Factors: Staging>> Gemm<S> {
     /// # Safety
     /// As for [`Self::run_on`].
     pub unsafe fn run_staged_on(&self, exec: &Executor, from: usize) {
-        self.split(exec, (self.rows, 1), |rows, panels| {
+        self.split(exec, self.rows, 1, |rows, panels| {
             if rows.len() >= from {
                 S::Factors::dispatch(Staged(self, rows, panels));
             } else {
@@ -133,7 +133,7 @@ impl<S: Source<Factors: Staging>> Gemm<S> {
             while first < self.k {
                 let steps = STAGE_STEPS.min(self.k - first);
                 for n in 0..at.nr {
-                    self.widen::<V>(at.panel + n, (n, first, steps), room);
+                    self.widen::<V>(at.panel + n, n, first, steps, room);
                 }
                 let lines = Lines::<S::Factors> {
                     base: room.factors.as_ptr().cast::<f32>(),
@@ -168,7 +168,9 @@ impl<S: Source<Factors: Staging>> Gemm<S> {
     unsafe fn widen<V: V16>(
         &self,
         n: usize,
-        (to, first, steps): (usize, usize, usize),
+        to: usize,
+        first: usize,
+        steps: usize,
         room: &mut Room,
     ) {
         let factors = &mut room.factors[to * STAGE_STEPS..][..steps];

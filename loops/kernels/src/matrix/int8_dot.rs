@@ -25,7 +25,8 @@ const LEAST: f32 = 1e-30;
 /// had all rows: `inp` inputs of each row of `x`, four in the place of one, for weights of so many bits.
 pub fn with_quads(
     x: Rows,
-    (inp, bits): (usize, Bits),
+    inp: usize,
+    bits: Bits,
     exec: &Executor,
     f: impl Fn(usize, Rows, Tiles),
 ) {

@@ -208,7 +208,7 @@ impl PackedMatrix {
             })
             .collect();
         let out = parts.iter().map(|p| p.len() / inp.max(1)).sum();
-        let data = Quantised::from_blocks(bits, (out, inp), &blocks);
+        let data = Quantised::from_blocks(bits, out, inp, &blocks);
         Self {
             out,
             inp,
@@ -336,8 +336,8 @@ impl PackedMatrix {
             WeightFormat::Q8 => Bits::Eight,
             WeightFormat::Q4 => Bits::Four,
         };
-        let shape = (self.out, self.inp);
-        let data = Quantised::new(bits, shape, &mut |row, to| self.lookup(row, to));
+        let row = &mut |row: usize, to: &mut [f32]| self.lookup(row, to);
+        let data = Quantised::new(bits, self.out, self.inp, row);
         let compute_type = self.compute_type;
         let all = Self {
             data: Data::Quantised(data),

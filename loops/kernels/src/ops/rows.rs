@@ -9,8 +9,10 @@ use crate::thread_pool::{Executor, Shards};
 /// multiply-adds are worth it.
 pub fn each_row(
     data: &mut [f32],
-    (rows, stride): (usize, usize),
-    (exec, work): (&Executor, usize),
+    rows: usize,
+    stride: usize,
+    exec: &Executor,
+    work: usize,
     each: &(dyn Fn(usize, &mut [f32]) + Sync),
 ) {
     let data = Shards::new(&mut data[..rows * stride]);
@@ -50,7 +52,7 @@ impl Kernel for WeightedSum<'_> {
 }
 
 /// `y = sum of weights[i] * row rows[i]` of rows at distance `stride`, in the order given.
-pub fn weighted_sum(weights: &[f32], rows: &[u32], (from, stride): (&[f32], usize), y: &mut [f32]) {
+pub fn weighted_sum(weights: &[f32], rows: &[u32], from: &[f32], stride: usize, y: &mut [f32]) {
     let inside = |row: &u32| *row as usize * stride + y.len() <= from.len();
     assert!(rows.iter().all(inside), "a row outside its buffer");
     dispatch(WeightedSum {

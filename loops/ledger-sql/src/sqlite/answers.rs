@@ -21,7 +21,7 @@ impl Answers for SqliteLedger {
         now_ms: Millis,
     ) -> Result<(), LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = begin(&mut transaction, name, (limits, now_ms)).await;
+        let done = begin(&mut transaction, name, limits, now_ms).await;
         self.finish(transaction, done).await
     }
 
@@ -32,7 +32,7 @@ impl Answers for SqliteLedger {
         limits: AnswerLimits,
     ) -> Result<bool, LedgerError> {
         let mut transaction = self.begin().await?;
-        let done = keep(&mut transaction, (name, answer), limits).await;
+        let done = keep(&mut transaction, name, answer, limits).await;
         self.finish(transaction, done).await
     }
 
@@ -56,7 +56,8 @@ impl Answers for SqliteLedger {
 async fn begin(
     connection: &mut SqliteConnection,
     name: &AnswerName,
-    (limits, now_ms): (AnswerLimits, Millis),
+    limits: AnswerLimits,
+    now_ms: Millis,
 ) -> Result<(), Fault> {
     sqlx::query("delete from answers where began_ms < ?")
         .bind(now_ms.saturating_sub(limits.keep_ms))
@@ -100,7 +101,8 @@ async fn make_room(connection: &mut SqliteConnection, limits: AnswerLimits) -> R
 
 async fn keep(
     connection: &mut SqliteConnection,
-    (name, answer): (&AnswerName, &Answer),
+    name: &AnswerName,
+    answer: &Answer,
     limits: AnswerLimits,
 ) -> Result<bool, Fault> {
     let kept = sqlx::query(

@@ -103,7 +103,7 @@ pub(super) async fn begin(
         .execute(&mut *connection)
         .await?;
     let sessions = sessions_touched(connection, wish, forget).await?;
-    taint::mark(connection, &meaning.touched, (scope, wish.now_ms)).await?;
+    taint::mark(connection, &meaning.touched, scope, wish.now_ms).await?;
     drop_samples(connection, scope).await?;
     let (mut others, mut restored, mut trials_ended) = (Vec::new(), Vec::new(), Vec::new());
     for touched in &meaning.touched {

@@ -117,7 +117,7 @@ pub(super) async fn learned(
     .fetch_one(&mut *connection)
     .await?;
     let mut learned = Learned {
-        versions: versions(connection, (number, versions_max)).await?,
+        versions: versions(connection, number, versions_max).await?,
         versions_taught: unsigned(taught)?,
         newest_taught: newest.map(rows::version).transpose()?,
         ..Learned::default()
@@ -137,7 +137,8 @@ pub(super) async fn learned(
 
 async fn versions(
     connection: &mut SqliteConnection,
-    (scope, most): (i64, usize),
+    scope: i64,
+    most: usize,
 ) -> Result<Vec<LearnedVersion>, Fault> {
     let rows = sqlx::query(VERSIONS)
         .bind(scope)

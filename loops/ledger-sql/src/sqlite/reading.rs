@@ -43,7 +43,7 @@ impl Reading for SqliteLedger {
         limit: usize,
     ) -> Result<Option<SessionView>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(session(&mut moment, id, (before, limit)).await)
+        self.explain(session(&mut moment, id, before, limit).await)
     }
 
     async fn turn_entries(&self, id: TurnId) -> Result<Vec<TurnEntry>, LedgerError> {
@@ -301,7 +301,8 @@ fn session_line(row: &SqliteRow) -> Result<SessionLine, Fault> {
 async fn session(
     connection: &mut SqliteConnection,
     id: SessionId,
-    (before, most): (Option<u64>, usize),
+    before: Option<u64>,
+    most: usize,
 ) -> Result<Option<SessionView>, Fault> {
     let row = sqlx::query(
         "select sessions.number, id, title, first_ms, last_ms, owner, scopes.name as scope,

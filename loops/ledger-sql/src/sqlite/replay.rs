@@ -15,10 +15,10 @@ pub(super) async fn replay(
         return Ok(Vec::new());
     };
     let mut replayed = Vec::new();
-    for numbers in candidates(connection, scope, query).await? {
-        match readable(read(connection, numbers).await)? {
+    for (turn, transition) in candidates(connection, scope, query).await? {
+        match readable(read(connection, turn, transition).await)? {
             Some(one) => replayed.push(one),
-            None => unreadable::skip(connection, numbers.0).await?,
+            None => unreadable::skip(connection, turn).await?,
         }
     }
     Ok(replayed)
@@ -26,7 +26,8 @@ pub(super) async fn replay(
 
 async fn read(
     connection: &mut SqliteConnection,
-    (turn_number, transition_number): (i64, i64),
+    turn_number: i64,
+    transition_number: i64,
 ) -> Result<Replayed, Fault> {
     let (turn, _) = rows::load_turn(connection, turn_number).await?;
     let (_, transition) = rows::load_transition(connection, turn_number, &turn)

@@ -72,7 +72,7 @@ async fn way_back(
     if to == head {
         return Ok(None);
     }
-    let freed = freed(connection, (scope, head), to).await?;
+    let freed = freed(connection, scope, head, to).await?;
     Ok(Some(Back { to, freed }))
 }
 
@@ -118,7 +118,8 @@ async fn clean_ancestor(
 /// what was erased, so it stays spent.
 async fn freed(
     connection: &mut SqliteConnection,
-    (scope, head): (i64, i64),
+    scope: i64,
+    head: i64,
     restored: i64,
 ) -> Result<Vec<(i64, i64)>, Fault> {
     let freed = sqlx::query_as(
@@ -157,7 +158,8 @@ async fn freed(
 pub(super) async fn mark(
     connection: &mut SqliteConnection,
     touched: &[Touched],
-    (wish_scope, now_ms): (i64, Millis),
+    wish_scope: i64,
+    now_ms: Millis,
 ) -> Result<(), Fault> {
     let each = |touched: &Touched| {
         let scope = touched.scope;

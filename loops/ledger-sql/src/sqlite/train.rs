@@ -8,6 +8,7 @@ use sqlx::{Row, SqliteConnection};
 use super::fault::{Fault, corrupt};
 use super::leases::Taking;
 use super::texts::{limit, signed, unsigned};
+use super::trials::Sides;
 use super::unreadable::readable;
 use super::{consent, leases, policies, rows, standings, trials, unreadable};
 use hone_ledger::{
@@ -83,7 +84,7 @@ pub(super) async fn claim_samples(
         queue: Queue::new(claim),
     };
     let most = claim.queue_cap.saturating_add(SETTLED_MAX);
-    let newest = candidates(connection, (scope, claim), Walk::Newest(most)).await?;
+    let newest = candidates(connection, scope, claim, Walk::Newest(most)).await?;
     let is_more = newest.len() == most;
     let last = newest.last().map_or(0, |candidate| candidate.turn_number);
     let (mut good, mut newer) = (Vec::new(), Vec::new());
@@ -96,7 +97,7 @@ pub(super) async fn claim_samples(
     let mut objections = Vec::new();
     // Behind a full queue nothing has a place.
     if is_more && sorter.queue.room == 0 {
-        for mut candidate in candidates(connection, (scope, claim), Walk::OldestTo(last)).await? {
+        for mut candidate in candidates(connection, scope, claim, Walk::OldestTo(last)).await? {
             let reason = sorter.objection(&mut candidate);
             objections.extend(reason.map(|reason| (candidate.turn_number, reason)));
         }
@@ -251,7 +252,8 @@ enum Walk {
 
 async fn candidates(
     connection: &mut SqliteConnection,
-    (scope, claim): (i64, &SampleClaim),
+    scope: i64,
+    claim: &SampleClaim,
     walk: Walk,
 ) -> Result<Vec<Candidate>, Fault> {
     let (before, order, most) = match walk {
@@ -400,8 +402,11 @@ pub(super) async fn publish(
         mark_trained(connection, *claim, scope, policy.version).await?;
     }
     if let Some(share) = publish.trial_share {
-        let sides = (head, signed(policy.version.0)?);
-        trials::begin(connection, scope, (sides, share, publish.now_ms)).await?;
+        let sides = Sides {
+            proven: head,
+            on_trial: signed(policy.version.0)?,
+        };
+        trials::begin(connection, scope, sides, share, publish.now_ms).await?;
     }
     Ok(policy)
 }

@@ -11,6 +11,13 @@ use hone_ledger::{Arm, Restore, RestoreWhy, Trial, TryOut};
 /// Most trials that are told.
 const TRIALS_MAX: usize = 100_000;
 
+/// The numbers of the versions that a trial compares.
+#[derive(Clone, Copy)]
+pub(super) struct Sides {
+    pub(super) proven: i64,
+    pub(super) on_trial: i64,
+}
+
 /// Puts a version on trial, restoring it first where it is not the newest.
 pub(super) async fn try_out(
     connection: &mut SqliteConnection,
@@ -42,9 +49,9 @@ pub(super) async fn try_out(
         let restored = standings::restore(connection, &restore).await?;
         (head, signed(restored.version.0)?)
     };
-    let sides = (proven, on_trial);
-    begin(connection, number, (sides, order.share, order.now_ms)).await?;
-    on_trial_of(connection, (&order.scope, number), (sides, order.share)).await
+    let sides = Sides { proven, on_trial };
+    begin(connection, number, sides, order.share, order.now_ms).await?;
+    on_trial_of(connection, &order.scope, number, sides, order.share).await
 }
 
 /// What the newest version is compared with: the nearest good version of another adapter.
@@ -88,7 +95,9 @@ async fn digest_at(
 pub(super) async fn begin(
     connection: &mut SqliteConnection,
     scope: i64,
-    ((proven, on_trial), share, now_ms): ((i64, i64), f64, Millis),
+    sides: Sides,
+    share: f64,
+    now_ms: Millis,
 ) -> Result<(), Fault> {
     sqlx::query(
         "insert into standings (scope_number, trial_version, trial_proven, trial_share, trial_ms)
@@ -97,8 +106,8 @@ pub(super) async fn begin(
          set trial_version = ?2, trial_proven = ?3, trial_share = ?4, trial_ms = ?5",
     )
     .bind(scope)
-    .bind(on_trial)
-    .bind(proven)
+    .bind(sides.on_trial)
+    .bind(sides.proven)
     .bind(share)
     .bind(now_ms)
     .execute(connection)
@@ -149,12 +158,14 @@ async fn trial_of(
 
 async fn on_trial_of(
     connection: &mut SqliteConnection,
-    (scope, number): (&Scope, i64),
-    ((proven, on_trial), share): ((i64, i64), f64),
+    scope: &Scope,
+    number: i64,
+    sides: Sides,
+    share: f64,
 ) -> Result<OnTrial, Fault> {
     Ok(OnTrial {
-        policy: policy_at(connection, scope, number, on_trial).await?,
-        proven: policy_at(connection, scope, number, proven).await?,
+        policy: policy_at(connection, scope, number, sides.on_trial).await?,
+        proven: policy_at(connection, scope, number, sides.proven).await?,
         share,
     })
 }
@@ -186,9 +197,12 @@ pub(super) async fn trials(connection: &mut SqliteConnection) -> Result<Vec<OnTr
     for row in &rows {
         let scope = rows::scope(row.try_get("scope")?)?;
         let number = row.try_get("scope_number")?;
-        let sides = (row.try_get("trial_proven")?, row.try_get("trial_version")?);
+        let sides = Sides {
+            proven: row.try_get("trial_proven")?,
+            on_trial: row.try_get("trial_version")?,
+        };
         let share = row.try_get("trial_share")?;
-        found.push(on_trial_of(connection, (&scope, number), (sides, share)).await?);
+        found.push(on_trial_of(connection, &scope, number, sides, share).await?);
     }
     Ok(found)
 }
@@ -273,7 +287,7 @@ pub(super) async fn retire(
             "version {version} is served; go back to another one first"
         )));
     }
-    mark(connection, (number, digest), Some(now_ms)).await?;
+    mark(connection, number, digest, Some(now_ms)).await?;
     Ok(published)
 }
 
@@ -289,7 +303,7 @@ pub(super) async fn unretire(
     let record = policies::record(connection, number, signed(version.0)?).await?;
     match record {
         Some(record) if record.is_retired => {
-            mark(connection, (number, record.policy.digest), None).await?;
+            mark(connection, number, record.policy.digest, None).await?;
             Ok(true)
         }
         _ => Ok(false),
@@ -298,7 +312,8 @@ pub(super) async fn unretire(
 
 async fn mark(
     connection: &mut SqliteConnection,
-    (scope, digest): (i64, Digest),
+    scope: i64,
+    digest: Digest,
     retired_ms: Option<Millis>,
 ) -> Result<(), Fault> {
     sqlx::query("update versions set retired_ms = ? where scope_number = ? and digest = ?")

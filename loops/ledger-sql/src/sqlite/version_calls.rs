@@ -28,7 +28,7 @@ impl Versions for SqliteLedger {
         samples_max: usize,
     ) -> Result<Option<VersionView>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(versions::version(&mut moment, (scope, version), samples_max).await)
+        self.explain(versions::version(&mut moment, scope, version, samples_max).await)
     }
 
     async fn version_page(

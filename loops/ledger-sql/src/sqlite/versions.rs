@@ -18,7 +18,8 @@ const LINEAGE_MAX: i64 = 10_000;
 
 pub(super) async fn version(
     connection: &mut SqliteConnection,
-    (scope, version): (&Scope, PolicyVersion),
+    scope: &Scope,
+    version: PolicyVersion,
     samples_max: usize,
 ) -> Result<Option<VersionView>, Fault> {
     let Some(number) = policies::find_scope(connection, scope).await? else {
@@ -59,13 +60,14 @@ pub(super) async fn version(
         record,
         lineage: versions(lineage)?,
         children: versions(children)?,
-        samples: samples(connection, (number, wanted), samples_max).await?,
+        samples: samples(connection, number, wanted, samples_max).await?,
     }))
 }
 
 async fn samples(
     connection: &mut SqliteConnection,
-    (scope, version): (i64, i64),
+    scope: i64,
+    version: i64,
     most: usize,
 ) -> Result<Vec<VersionSample>, Fault> {
     let found: Vec<(Vec<u8>, Option<f64>)> = sqlx::query_as(

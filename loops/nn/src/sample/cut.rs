@@ -15,7 +15,8 @@ const WHOLE: f32 = (1u64 << 42) as f32;
 /// top-k or top-p cut any. Where `masked`, impossible tokens are none.
 pub(super) fn cut(
     logits: &[f32],
-    (how, masked): (&PlainDraw, bool),
+    how: &PlainDraw,
+    masked: bool,
     candidates: &mut Vec<(f32, u32)>,
     weights: &mut Vec<u64>,
 ) -> bool {
@@ -41,7 +42,7 @@ pub(super) fn cut(
 /// found by repeated selection of growing heads, never by sorting the vocabulary.
 fn keep_mass(candidates: &mut Vec<(f32, u32)>, how: &PlainDraw, weights: &mut Vec<u64>) {
     let max = most(candidates.iter().map(|c| c.0));
-    weigh(candidates, (max, how.temperature), weights);
+    weigh(candidates, max, how.temperature, weights);
     let total: u64 = weights.iter().sum();
     let wanted = (total as f64 * f64::from(how.top_p.max(0.0))).ceil() as u64;
     let mut head = 64.min(candidates.len());
@@ -50,7 +51,7 @@ fn keep_mass(candidates: &mut Vec<(f32, u32)>, how: &PlainDraw, weights: &mut Ve
             candidates.select_nth_unstable_by(head - 1, by_rank);
         }
         candidates[..head].sort_unstable_by(by_rank);
-        weigh(&candidates[..head], (max, how.temperature), weights);
+        weigh(&candidates[..head], max, how.temperature, weights);
         match reach(weights, wanted) {
             Some(last) => return candidates.truncate(last + 1),
             None if head == candidates.len() => return, // rounding: all are needed
@@ -62,11 +63,12 @@ fn keep_mass(candidates: &mut Vec<(f32, u32)>, how: &PlainDraw, weights: &mut Ve
 /// The candidate in whose share of [0, 1) the number `u` falls, shares in id order.
 pub(super) fn draw(
     candidates: &[(f32, u32)],
-    (temperature, u): (f32, f64),
+    temperature: f32,
+    u: f64,
     weights: &mut Vec<u64>,
 ) -> u32 {
     let max = most(candidates.iter().map(|c| c.0));
-    weigh(candidates, (max, temperature), weights);
+    weigh(candidates, max, temperature, weights);
     let total: u64 = weights.iter().sum();
     // Rounding may name the end itself.
     let wanted = ((total as f64 * u) as u64 + 1).min(total);
@@ -88,7 +90,7 @@ fn most(logits: impl Iterator<Item = f32>) -> f32 {
 }
 
 /// Replaces `weights` by those of the candidates.
-fn weigh(candidates: &[(f32, u32)], (max, temperature): (f32, f32), weights: &mut Vec<u64>) {
+fn weigh(candidates: &[(f32, u32)], max: f32, temperature: f32, weights: &mut Vec<u64>) {
     weights.clear();
     dispatch(Weigh {
         candidates,

@@ -21,20 +21,20 @@ impl LayerBack<'_> {
         let transposed = bufs
             .transposed
             .get_or_insert_with(|| PackedMatrix::zeros(0, 0));
-        self.through_experts(weights, &mut acts.mix, (dx, &mut bufs.mixture), transposed);
+        self.through_experts(weights, &mut acts.mix, dx, &mut bufs.mixture, transposed);
 
         let (mix, pairs) = (&acts.mix, bufs.mixture.pairs.as_slice());
         let dnormed = bufs.dnormed.take(n * ld);
         let (once, work) = (vec![1.0; cfg.chosen], n * cfg.chosen * d.hidden);
-        each_row(dnormed, (n, ld), (exec, work), &|row, to| {
+        each_row(dnormed, n, ld, exec, work, &|row, to| {
             let rows = &mix.route.rows[row * cfg.chosen..(row + 1) * cfg.chosen];
-            weighted_sum(&once, rows, (pairs, ld), &mut to[..d.hidden]);
+            weighted_sum(&once, rows, pairs, ld, &mut to[..d.hidden]);
         });
 
         let ld_scores = padded(cfg.count);
         let scores = bufs.mixture.scores.take(n * ld_scores);
-        each_row(scores, (n, ld_scores), (exec, work), &|row, to| {
-            score_grad(cfg, mix, (row, &dx[row * ld..][..d.hidden]), to);
+        each_row(scores, n, ld_scores, exec, work, &|row, to| {
+            score_grad(cfg, mix, row, &dx[row * ld..][..d.hidden], to);
         });
         let router = &weights.router;
         router.transpose(0..router.out.div_ceil(LANES), transposed, exec);
@@ -55,7 +55,8 @@ impl LayerBack<'_> {
         &self,
         weights: &Experts,
         mix: &mut Mixture,
-        (dx, to): (&[f32], &mut MixtureGrad),
+        dx: &[f32],
+        to: &mut MixtureGrad,
         transposed: &mut PackedMatrix,
     ) {
         let (cfg, ld, exec) = (
@@ -108,7 +109,7 @@ impl LayerBack<'_> {
 /// Gradient of the scores of one token. With `g` the gradient of the weights `w` (softmax over the
 /// chosen): `w (g - sum w g)`. Where the weights are shares `p` among all experts, those not chosen
 /// have it too: `p (g - sum w g)` with `g = 0` for them.
-fn score_grad(cfg: &ExpertsConfig, mix: &Mixture, (row, dy): (usize, &[f32]), to: &mut [f32]) {
+fn score_grad(cfg: &ExpertsConfig, mix: &Mixture, row: usize, dy: &[f32], to: &mut [f32]) {
     let route = &mix.route;
     let of_row = row * cfg.chosen..(row + 1) * cfg.chosen;
     let ids = &route.ids[of_row.clone()];

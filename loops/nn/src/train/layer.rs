@@ -215,7 +215,7 @@ impl LayerBack<'_> {
             }
             return;
         }
-        each_row(dx, (n, ld), (self.pass.exec, 4 * n * ld), &|row, dx| {
+        each_row(dx, n, ld, self.pass.exec, 4 * n * ld, &|row, dx| {
             let (x, dy) = (&x[row * ld..], &dy[row * ld..]);
             norm.backward_row(NormGrad {
                 x,
@@ -234,19 +234,20 @@ impl LayerBack<'_> {
             // One weight gradient for all rows: rows in order, on one thread.
             for (row, grad) in dqkv.chunks_exact_mut(ld).enumerate().take(n) {
                 let norms = [grads.q_norm.as_deref_mut(), grads.k_norm.as_deref_mut()];
-                self.unrotate_row((row, qkv), grad, norms);
+                self.unrotate_row(row, qkv, grad, norms);
             }
             return;
         }
-        each_row(dqkv, (n, ld), (self.pass.exec, 4 * n * ld), &|row, grad| {
-            self.unrotate_row((row, qkv), grad, [None, None]);
+        each_row(dqkv, n, ld, self.pass.exec, 4 * n * ld, &|row, grad| {
+            self.unrotate_row(row, qkv, grad, [None, None]);
         });
     }
 
     /// One token; `norms` take the gradients of the head norms' weights.
     fn unrotate_row(
         &self,
-        (row, qkv): (usize, &[f32]),
+        row: usize,
+        qkv: &[f32],
         grad: &mut [f32],
         mut norms: [Option<&mut [f32]>; 2],
     ) {
@@ -323,7 +324,7 @@ impl LayerBack<'_> {
             }
             LayerSink::Adapter(grads) => {
                 let transposed = transposed_change.get_or_insert_with(room);
-                self.changes(step, dx, (low, dlow, transposed), grads);
+                self.changes(step, dx, low, dlow, transposed, grads);
             }
         }
     }
@@ -333,7 +334,9 @@ impl LayerBack<'_> {
         &self,
         step: &Step,
         mut dx: Option<&mut [f32]>,
-        (low, dlow, transposed): (&mut Buf, &mut Buf, &mut PackedMatrix),
+        low: &mut Buf,
+        dlow: &mut Buf,
+        transposed: &mut PackedMatrix,
         grads: &mut Changes,
     ) {
         let Some(adapter) = self.adapter else { return };
@@ -349,13 +352,19 @@ impl LayerBack<'_> {
             };
             let (scale, exec) = (adapter.config.scale(), self.pass.exec);
             let path = Path { scale, x, dy, exec };
-            let bufs = (&mut *low, &mut *dlow);
             match (change, grad) {
                 (Change::LowRank(pair), Change::LowRank(grad)) => {
-                    path.low_rank((pair, grad), bufs, transposed, dx.as_deref_mut());
+                    path.low_rank(
+                        pair,
+                        grad,
+                        &mut *low,
+                        &mut *dlow,
+                        transposed,
+                        dx.as_deref_mut(),
+                    );
                 }
                 (Change::Dense(d), Change::Dense(grad)) => {
-                    path.dense((d, grad), transposed, dx.as_deref_mut());
+                    path.dense(d, grad, transposed, dx.as_deref_mut());
                 }
                 _ => unreachable!("gradients have the form of what is trained"),
             }
@@ -402,7 +411,8 @@ impl Path<'_> {
     /// `y += x D^T`, backwards: `dD += dy^T x`, `dx += dy D`.
     fn dense(
         &self,
-        (d, grad): (&PackedMatrix, &mut PackedMatrix),
+        d: &PackedMatrix,
+        grad: &mut PackedMatrix,
         transposed: &mut PackedMatrix,
         dx: Option<&mut [f32]>,
     ) {
@@ -420,8 +430,10 @@ impl Path<'_> {
     /// `ds = scale (dy B)`, `dA += ds^T x`, `dx += ds A`.
     fn low_rank(
         &self,
-        (pair, grad): (&Pair, &mut Pair),
-        (low, dlow): (&mut Buf, &mut Buf),
+        pair: &Pair,
+        grad: &mut Pair,
+        low: &mut Buf,
+        dlow: &mut Buf,
         transposed: &mut PackedMatrix,
         dx: Option<&mut [f32]>,
     ) {

@@ -272,7 +272,8 @@ impl Learner {
     /// `[row][loss token][k]`, fewer where fewer were kept.
     pub fn top_logprobs(
         &mut self,
-        (rows, under): (&[TrainRow], Under),
+        rows: &[TrainRow],
+        under: Under,
         k: usize,
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<(u32, f32)>>, StepError> {
@@ -307,7 +308,8 @@ impl Learner {
     /// Log-probs of `ids[row][loss token]`, in the order given.
     pub fn logprobs_of(
         &mut self,
-        (rows, under): (&[TrainRow], Under),
+        rows: &[TrainRow],
+        under: Under,
         ids: &[Vec<Vec<u32>>],
         pause: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<Vec<f32>>, StepError> {
@@ -322,8 +324,8 @@ impl Learner {
                 let logprobs = logits.iter().map(|&z| shape.logprob(z));
                 to[position.row][position.item] = logprobs.collect();
             };
-            let of = (rows, under == Under::Current);
-            learner.see_asked(of, &asked, see, &mut Pacer::new(pause))?;
+            let with_adapter = under == Under::Current;
+            learner.see_asked(rows, with_adapter, &asked, see, &mut Pacer::new(pause))?;
             Ok(to)
         })
     }
@@ -492,14 +494,15 @@ impl Learner {
         let see = &mut |position: &LossPosition, shape: &Shape, logits: &[f32]| {
             to[position.row][position.item] = shape.logprob(logits[0]);
         };
-        self.see_asked((rows, with_adapter), &token, see, pacer)?;
+        self.see_asked(rows, with_adapter, &token, see, pacer)?;
         Ok(to)
     }
 
     /// Shows, for every loss token, what turns its logits into probabilities and its logits of `ids`.
     fn see_asked(
         &mut self,
-        (rows, with_adapter): (&[TrainRow], bool),
+        rows: &[TrainRow],
+        with_adapter: bool,
         ids: &dyn Fn(&LossPosition) -> Vec<u32>,
         see: &mut dyn FnMut(&LossPosition, &Shape, &[f32]),
         pacer: &mut Pacer,

@@ -287,11 +287,11 @@ fn a_teacher_of_one_candidate_is_an_advantage_and_of_two_their_sum() {
     let ids = vec![vec![vec![a, b]]];
     let rows = [at(a, 0.0, None)];
     let proximal = plain
-        .logprobs_of((&rows, Under::Current), &ids, &mut go_on)
+        .logprobs_of(&rows, Under::Current, &ids, &mut go_on)
         .unwrap()[0][0]
         .clone();
     let tops = plain
-        .top_logprobs((&rows, Under::Current), 4, &mut go_on)
+        .top_logprobs(&rows, Under::Current, 4, &mut go_on)
         .unwrap();
     assert!(tops[0][0].windows(2).all(|pair| pair[0].1 >= pair[1].1));
     assert_eq!(
@@ -301,7 +301,7 @@ fn a_teacher_of_one_candidate_is_an_advantage_and_of_two_their_sum() {
 
     let teacher: Vec<f32> = vec![proximal[0] + 0.5, proximal[1] - 0.25];
     let reference = plain
-        .logprobs_of((&rows, Under::Reference), &ids, &mut go_on)
+        .logprobs_of(&rows, Under::Reference, &ids, &mut go_on)
         .unwrap();
     assert_ne!(reference[0][0], proximal, "the adapter is random");
     let share = 1.0 / (1.0 + (proximal[1] - proximal[0]).exp());

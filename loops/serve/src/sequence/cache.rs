@@ -314,7 +314,7 @@ mod tests {
             let (mut sequence, ..) = Sequence::new(wanted, None, &setup);
             let exec = hone_kernels::Executor::new(1);
             let one = std::slice::from_mut(&mut sequence);
-            let went = draw_all(one, &[(0, &row)], (&setup, &exec));
+            let went = draw_all(one, &[(0, &row)], &setup, &exec);
             assert_eq!(went, [(0, Ok(None))]);
             sequence.kept[0].clone().expect("an end is banned")
         };

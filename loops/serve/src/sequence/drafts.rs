@@ -116,7 +116,7 @@ impl Prediction {
     ) -> (usize, bool) {
         if self.right == 0 || self.next >= self.tokens.len() {
             self.found = 0;
-            let found = look_up((text, &self.tokens, self.next), most, draft);
+            let found = look_up(text, &self.tokens, self.next, most, draft);
             if let Some(found) = found {
                 if found.within {
                     (self.next, self.found) = (found.next, found.length);

@@ -47,7 +47,8 @@ impl Sequence {
         let told = given(
             row,
             token,
-            (self.params.temperature, self.params.top_logprobs),
+            self.params.temperature,
+            self.params.top_logprobs,
         );
         if told.nonfinite {
             return Err(not_finite());

@@ -5,7 +5,7 @@ use super::*;
 
 fn found(text: &[Token], within: &[Token], most: usize) -> (usize, Vec<Token>) {
     let mut draft = vec![99];
-    let found = look_up((text, within, 0), most, &mut draft);
+    let found = look_up(text, within, 0, most, &mut draft);
     (found.map_or(0, |found| found.length), draft.split_off(1))
 }
 
@@ -177,7 +177,7 @@ fn what_is_looked_through_has_a_bound() {
     let text = [5, within[LOOKED_AT], within[LOOKED_AT + 1]];
     let at = |near| {
         let mut draft = Vec::new();
-        let found = look_up((&text, &within, near), 2, &mut draft)?;
+        let found = look_up(&text, &within, near, 2, &mut draft)?;
         assert_eq!(draft, within[found.next..found.next + 2]);
         Some(found.next)
     };
@@ -188,7 +188,7 @@ fn what_is_looked_through_has_a_bound() {
     // Whoever is far behind its end looks at its end.
     let end = [&within[..], &text[1..], &[6]].concat();
     let mut draft = Vec::new();
-    let found_there = look_up((&text, &end, usize::MAX), 2, &mut draft);
+    let found_there = look_up(&text, &end, usize::MAX, 2, &mut draft);
     assert_eq!((found_there.unwrap().length, draft), (2, vec![6]));
     // Of the text itself the end.
     within.extend(&text);

@@ -239,7 +239,8 @@ fn a_draft_ends_where_a_form_begins_to_rule() {
     let constraint = GrammarBook::default().constraint(&grammar, (&setup, model_config().vocab));
     let calls = Calls::new(
         constraint.unwrap(),
-        (CallFinder::new(CallStyle::Tags, Reasoning::Maybe), false),
+        CallFinder::new(CallStyle::Tags, Reasoning::Maybe),
+        false,
         setup.tokenizer.clone(),
     );
     let masked = Masked::calls(calls, Masks::start().unwrap());

@@ -26,7 +26,7 @@ fn held(lark: &str, seed: u64) -> Ask {
 
 fn drawn_from(sequence: &mut Box<Sequence>, row: &[f32], setup: &Setup) -> Went {
     let exec = Executor::new(1);
-    let went = draw_all(std::slice::from_mut(sequence), &[(0, row)], (setup, &exec));
+    let went = draw_all(std::slice::from_mut(sequence), &[(0, row)], setup, &exec);
     went.into_iter().next().expect("one was drawn").1
 }
 
@@ -239,7 +239,8 @@ fn only_calls_are_held_where_the_rest_is_free() {
     let masks = Masks::start().expect("a thread");
     let calls = Calls::new(
         constraint,
-        (CallFinder::new(CallStyle::Tags, Reasoning::Maybe), false),
+        CallFinder::new(CallStyle::Tags, Reasoning::Maybe),
+        false,
         setup.tokenizer.clone(),
     );
     let masked = Masked::calls(calls, masks);

@@ -13,7 +13,8 @@ use crate::stop::Went;
 pub(crate) fn draw_all(
     running: &mut [Box<Sequence>],
     rows: &[(usize, &[f32])],
-    (setup, exec): (&Setup, &Executor),
+    setup: &Setup,
+    exec: &Executor,
 ) -> Vec<(usize, Went)> {
     let mut went = Vec::with_capacity(rows.len());
     let mut ready: Vec<(usize, &[f32])> = Vec::with_capacity(rows.len());

@@ -85,7 +85,7 @@ impl Damages {
 
 /// Leading blocks that no layer sees once the next token stands at `position`; `blocks_each` tells
 /// whether there can be any.
-fn unseen_at((model, blocks_each): (&Model, usize), position: usize) -> usize {
+fn unseen_at(model: &Model, blocks_each: usize, position: usize) -> usize {
     match blocks_each {
         usize::MAX => 0,
         _ => blocks_out_of_sight(&model.config, position),

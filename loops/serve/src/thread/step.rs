@@ -207,7 +207,7 @@ impl Core {
         for sequence in &mut self.running {
             sequence.tell_coming(&mut self.coming);
         }
-        let sight = (&*self.ctx.model, self.ctx.blocks_each);
+        let (model, blocks_each) = (&*self.ctx.model, self.ctx.blocks_each);
         for at in 0..self.line.len() {
             let Some(sequence) = self.waiting.get_mut(&self.line[at]) else {
                 continue;
@@ -217,7 +217,7 @@ impl Core {
             }
             sequence.find_prefix(&self.pool);
             sequence.tell_missing(&mut self.coming);
-            let unseen = unseen_at(sight, sequence.found_tokens());
+            let unseen = unseen_at(model, blocks_each, sequence.found_tokens());
             let view = sequence.view_waiting(&self.pool, unseen, scored);
             self.views.1.push(view);
             if self.views.1.len() == LOOK_AHEAD {
@@ -282,8 +282,8 @@ impl Core {
                 .remove(place)
                 .expect("the plan admits waiting ones");
             sequence.passed = 0;
-            let sight = (&*self.ctx.model, self.ctx.blocks_each);
-            let unseen = unseen_at(sight, sequence.found_tokens());
+            let (model, blocks_each) = (&*self.ctx.model, self.ctx.blocks_each);
+            let unseen = unseen_at(model, blocks_each, sequence.found_tokens());
             let cached = sequence.take_found(&mut self.pool, unseen);
             if !sequence.started {
                 sequence.started = true;
@@ -362,7 +362,7 @@ impl Core {
             drafting,
             ..
         } = self;
-        let sight = (&*ctx.model, ctx.blocks_each);
+        let (model, blocks_each) = (&*ctx.model, ctx.blocks_each);
         let batch = batch_of(running, order, warm.as_ref());
         let logits = ctx.runner.forward(&batch)?;
         let now = Instant::now();
@@ -386,7 +386,7 @@ impl Core {
             // Of a draft what was drawn counts as computed, all but the last.
             let computed = tokens + drew.saturating_sub(1);
             let position = sequence.computed + computed;
-            sequence.advance(computed, unseen_at(sight, position), pool);
+            sequence.advance(computed, unseen_at(model, blocks_each, position), pool);
             note_drawn(sequence, counters, now, drew);
             sampled += drew as u64;
             let accepted = &counters.draft_tokens_accepted;
@@ -401,8 +401,8 @@ impl Core {
             }
         }
         sampled += here.len() as u64;
-        let with = (&ctx.shared.setup, &*ctx.executor);
-        for (index, went) in draw_all(running, &here, with) {
+        let drawn = draw_all(running, &here, &ctx.shared.setup, &ctx.executor);
+        for (index, went) in drawn {
             note_drawn(&mut running[index], counters, now, 1);
             ended.extend(went.transpose().map(|how| (index, how)));
         }
@@ -431,8 +431,8 @@ impl Core {
             .completion_tokens
             .fetch_add(late.len() as u64, Relaxed);
         let rows: Vec<(usize, &[f32])> = late.iter().map(|(at, row)| (*at, &**row)).collect();
-        let with = (&self.ctx.shared.setup, &*self.ctx.executor);
-        for (index, went) in draw_all(&mut self.running, &rows, with) {
+        let (setup, executor) = (&self.ctx.shared.setup, &*self.ctx.executor);
+        for (index, went) in draw_all(&mut self.running, &rows, setup, executor) {
             note_drawn(&mut self.running[index], counters, Instant::now(), 1);
             self.ended.extend(went.transpose().map(|how| (index, how)));
         }

@@ -237,10 +237,10 @@ impl<'g> Writer<'g> {
                 None => with_wishes(&question.text, &wishes, rng),
             };
             let style = style.with_all(&wishes);
-            let turn = self.answered(TurnKind::AskWish, user, (fact, style), rng);
+            let turn = self.answered(TurnKind::AskWish, user, fact, style, rng);
             return Turn { wishes, ..turn };
         }
-        self.answered(TurnKind::Ask, question.text, (fact, style), rng)
+        self.answered(TurnKind::Ask, question.text, fact, style, rng)
     }
 
     fn wish(&self, topic: Topic, rng: &mut Rng) -> Turn {
@@ -254,7 +254,7 @@ impl<'g> Writer<'g> {
             None => surface(rng.word(wish.wordings()), rng),
         };
         let style = topic.style.with(wish);
-        let turn = self.answered(TurnKind::Wish, user, (topic.fact, style), rng);
+        let turn = self.answered(TurnKind::Wish, user, topic.fact, style, rng);
         Turn {
             wishes: vec![wish],
             ..turn
@@ -264,7 +264,7 @@ impl<'g> Writer<'g> {
     fn follow(&self, topic: Topic, style: Style, rng: &mut Rng) -> Turn {
         let fact = *rng.pick(&self.grammar.fact(topic.fact).same_subject);
         let user = surface(rng.word(&self.grammar.fact(fact).follows), rng);
-        self.answered(TurnKind::Follow, user, (fact, style), rng)
+        self.answered(TurnKind::Follow, user, fact, style, rng)
     }
 
     fn about(&self, topic: Topic, kind: TurnKind, style: Style, rng: &mut Rng) -> Turn {
@@ -276,7 +276,7 @@ impl<'g> Writer<'g> {
             &to.abouts
         };
         let user = surface(rng.word(wordings), rng);
-        self.answered(kind, user, (fact, style), rng)
+        self.answered(kind, user, fact, style, rng)
     }
 
     fn remark(&self, topic: Topic, style: Style, rng: &mut Rng) -> Turn {
@@ -287,14 +287,15 @@ impl<'g> Writer<'g> {
             *rng.pick(&self.remarks)
         };
         let user = self.grammar.question(fact, rng).text;
-        self.answered(TurnKind::Remark, user, (fact, style), rng)
+        self.answered(TurnKind::Remark, user, fact, style, rng)
     }
 
     fn answered(
         &self,
         kind: TurnKind,
         user: String,
-        (fact, style): (FactId, Style),
+        fact: FactId,
+        style: Style,
         rng: &mut Rng,
     ) -> Turn {
         let assistant = self.grammar.answer(fact, style, rng);

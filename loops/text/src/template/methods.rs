@@ -307,11 +307,11 @@ fn padded(s: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
     let width = whole(&given(width)?)?;
     match name {
         "center" => center(s, width, text(&fill)?),
-        "ljust" => pad(s, (0, missing(s, width)), text(&fill)?),
-        "rjust" => pad(s, (missing(s, width), 0), text(&fill)?),
+        "ljust" => pad(s, 0, missing(s, width), text(&fill)?),
+        "rjust" => pad(s, missing(s, width), 0, text(&fill)?),
         _ => {
             let rest = s.strip_prefix(['+', '-']).unwrap_or(s);
-            let digits = pad(rest, (missing(s, width), 0), "0")?;
+            let digits = pad(rest, missing(s, width), 0, "0")?;
             Ok((s[..s.len() - rest.len()].to_owned() + &soft(&digits)?).into())
         }
     }
@@ -326,10 +326,10 @@ fn missing(s: &str, width: i128) -> usize {
 pub(super) fn center(s: &str, width: i128, fill: &str) -> Result<Value, Error> {
     let missing = missing(s, width);
     let left = missing / 2 + (missing & 1 & (width & 1) as usize);
-    pad(s, (left, missing - left), fill)
+    pad(s, left, missing - left, fill)
 }
 
-fn pad(s: &str, (left, right): (usize, usize), fill: &str) -> Result<Value, Error> {
+fn pad(s: &str, left: usize, right: usize, fill: &str) -> Result<Value, Error> {
     if fill.chars().count() != 1 {
         return Err(fail("the fill is one character"));
     }

@@ -125,8 +125,8 @@ fn computed(
         let begin = || sequences(prompts, how.tokens_max);
         let mut sequences = begin();
         let blocks = sequences.iter().map(|s| s.blocks.len()).sum();
-        let most = (CHUNK * sequences.len(), sequences.len());
-        let mut runner = how.parts.runner(blocks, most)?;
+        let rows = CHUNK * sequences.len();
+        let mut runner = how.parts.runner(blocks, rows, sequences.len())?;
         let mut sampling = SampleScratch::default();
         while sequences
             .iter()
@@ -135,7 +135,7 @@ fn computed(
             if pause() {
                 return Err(TrainError::Stopped);
             }
-            let went = step(how, &mut sequences, adapter, (&mut runner, &mut sampling));
+            let went = step(how, &mut sequences, adapter, &mut runner, &mut sampling);
             if let Err(error) = went {
                 // From the first token again.
                 runner = how.parts.instead(&error, blocks)?;
@@ -173,7 +173,8 @@ fn step(
     how: Answering<'_>,
     sequences: &mut [Sequence<'_>],
     adapter: Option<&Adapter>,
-    (runner, sampling): (&mut Runner, &mut SampleScratch),
+    runner: &mut Runner,
+    sampling: &mut SampleScratch,
 ) -> Result<(), DeviceError> {
     let mut open: Vec<&mut Sequence> = sequences
         .iter_mut()

@@ -85,7 +85,7 @@ impl NnTrainer {
         }
         let k = self.learner.context.soft_top_k;
         let tops = learner
-            .top_logprobs((&rows, Under::Reference), k, control)
+            .top_logprobs(&rows, Under::Reference, k, control)
             .map_err(stopped)?;
         let soft = |top: Vec<(u32, f32)>| {
             let pairs = top.into_iter().map(|(id, p)| (id, p.exp().min(1.0)));

@@ -108,7 +108,7 @@ impl NnTrainer {
         let kept: Vec<Option<String>> = self.still(&rewrites, job, still);
         let told = tellings(&found.wishes, &kept);
         let least = self.learner.context.relevance_min;
-        let ways = best_ways((&first, &counts), &all, least, &told);
+        let ways = best_ways(&first, &counts, &all, least, &told);
         job.progress.at(0.5);
         let part = (&asked[half..], told.as_slice(), ways.as_slice());
         let (mut more, _) = self.sample(learner, job, part, found, control)?;
@@ -270,7 +270,7 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<(Vec<Candidate>, Asks), TrainError> {
         let tokens_max = self.tokens_max(job);
-        let (prompts, questions) = self.told((asked, tellings, ways), tokens_max);
+        let (prompts, questions) = self.told(asked, tellings, ways, tokens_max);
         let how = Guidance {
             parts: &self.parts,
             progress: &job.progress,
@@ -294,7 +294,7 @@ impl NnTrainer {
             found.to_the_words = beginnings(&prompts, &said);
         }
         let told = prompts.iter().zip(questions.iter().copied());
-        let mut left = self.whole_answers(told.zip(said), (asked, tellings), found);
+        let mut left = self.whole_answers(told.zip(said), asked, tellings, found);
         self.token_gains(learner, &mut left, control)?;
         Ok((left, counts))
     }
@@ -303,7 +303,9 @@ impl NnTrainer {
     /// What does not fit is left out.
     fn told(
         &self,
-        (asked, tellings, ways): (&[Asked], &[Telling], &[Way]),
+        asked: &[Asked],
+        tellings: &[Telling],
+        ways: &[Way],
         tokens_max: usize,
     ) -> (Vec<GuidedPrompt>, Vec<(usize, Way)>) {
         let mut prompts = Vec::new();
@@ -337,7 +339,8 @@ impl NnTrainer {
     fn whole_answers<'a>(
         &self,
         said: impl Iterator<Item = ((&'a GuidedPrompt, (usize, Way)), Answer)>,
-        (asked, tellings): (&[Asked], &[Telling]),
+        asked: &[Asked],
+        tellings: &[Telling],
         found: &mut Distilled,
     ) -> Vec<Candidate> {
         let wishes: Vec<Vec<String>> = found

@@ -124,7 +124,7 @@ async fn the_gate_finds_the_memory_of_the_steps_on_a_device() {
         alone.push(emulator.memory().unwrap().0);
         false
     };
-    measure::measure((&there, &trainer.gate, None), &job, policies, &mut look).unwrap();
+    measure::measure(&there, &trainer.gate, None, &job, policies, &mut look).unwrap();
     let of_steps = seen.len() - alone.len();
     assert!(of_steps > 0);
     assert_eq!(seen[of_steps..], alone);
@@ -148,7 +148,7 @@ async fn what_a_full_device_was_to_compute_for_the_gate_is_repeated_on_the_proce
             candidate: &adapter.clone(),
             parent: None,
         };
-        measure::measure((parts, &gate, None), &job, policies, pause).unwrap()
+        measure::measure(parts, &gate, None, &job, policies, pause).unwrap()
     };
     let answered = |parts: &NnParts, pause: &mut dyn FnMut() -> bool| {
         let how = answers::Answering {

@@ -129,7 +129,7 @@ pub(super) fn guided_answers(
     let each = (longest + how.tokens_max).div_ceil(BLOCK_TOKENS);
     let mut runner = how
         .parts
-        .runner(2 * each * together, (budget, 2 * together))?;
+        .runner(2 * each * together, budget, 2 * together)?;
     let mut run = Run {
         how,
         prompts,

@@ -49,7 +49,8 @@ impl Learners {
 pub(super) fn load(
     parts: &NnParts,
     mut config: LearnerConfig,
-    (scope, parent): (&Scope, Option<&Policy>),
+    scope: &Scope,
+    parent: Option<&Policy>,
 ) -> Result<Learner, String> {
     let sentence = |e: hone_nn::LearnerError| e.to_string();
     let Some(parent) = parent.filter(|p| !p.is_base()) else {

@@ -46,7 +46,8 @@ impl NnTrainer {
     pub(super) fn teach(
         &self,
         learner: &mut Learner,
-        (job, rows): (&TrainJob, &mut Vec<TrainRow>),
+        job: &TrainJob,
+        rows: &mut Vec<TrainRow>,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Taught, TrainError> {
         let mut taught = Taught::default();
@@ -63,7 +64,7 @@ impl NnTrainer {
             let hinted = lesson.hint.as_ref().filter(|_| in_place).map(|hint| {
                 let (row, first) = place?;
                 let own = &rows[row].loss[first..][..lesson.turn.completion.len()];
-                self.hinted(lesson, hint, (row, first, own))
+                self.hinted(lesson, hint, row, first, own)
             });
             taught.unusable += usize::from(matches!(hinted, Some(None)));
             fresh.extend(hinted.flatten());
@@ -73,9 +74,8 @@ impl NnTrainer {
             let correction = lesson.correction.as_ref();
             let row = correction.and_then(|words| self.correction(lesson, words));
             let own = sampled(lesson);
-            let at = (rows.len(), 0, own.loss.as_slice());
             let hint = lesson.hint.as_ref().filter(|_| in_place);
-            let hinted = hint.and_then(|hint| self.hinted(lesson, hint, at));
+            let hinted = hint.and_then(|hint| self.hinted(lesson, hint, rows.len(), 0, &own.loss));
             taught.replayed += usize::from(row.is_some() || hinted.is_some());
             corrected.extend(row);
             if let Some(hinted) = hinted {
@@ -102,7 +102,7 @@ impl NnTrainer {
         rows.extend(retold.map(again_at_once));
         taught.retold = rows.len() - before;
         if rehearse {
-            taught.rehearsed = self.rehearse(learner, (job, is_corrected), control)?;
+            taught.rehearsed = self.rehearse(learner, job, is_corrected, control)?;
             taught.hints = taught.rehearsed.hints;
             taught.replayed += taught.rehearsed.replayed;
             rows.extend(taught.rehearsed.rows.iter().cloned());
@@ -148,7 +148,9 @@ impl NnTrainer {
         &self,
         lesson: &Lesson,
         hint: &str,
-        (row, first, own): (usize, usize, &[TokenLoss]),
+        row: usize,
+        first: usize,
+        own: &[TokenLoss],
     ) -> Option<Hinted> {
         let words = hint_words(&self.learner.hint_template, hint);
         let mut tokens = hinted_prompt(&*self.parts.wording, &lesson.turn, &words)?;
@@ -190,15 +192,15 @@ impl NnTrainer {
         };
         let ids: PerToken<Vec<u32>> = hinted.iter().map(own).collect();
         let teachers: Vec<TrainRow> = hinted.iter().map(|h| h.teacher.clone()).collect();
-        let teacher = learner.logprobs_of((&teachers, self.under()), &ids, control)?;
+        let teacher = learner.logprobs_of(&teachers, self.under(), &ids, control)?;
         let student = learner.logprobs(rows, control)?;
-        let rule = (self.learner.hint_coef, self.learner.hint_clip);
+        let (weight, clip) = (self.learner.hint_coef, self.learner.hint_clip);
         for (one, teacher) in hinted.iter().zip(&teacher) {
             let own = &mut rows[one.row].loss[one.first..][..teacher.len()];
             let mut advantages: Vec<f32> = own.iter().map(|loss| loss.advantage).collect();
             let teacher: Vec<f32> = teacher.iter().flatten().copied().collect();
             let student = &student[one.row][one.first..];
-            follow(&mut advantages, &teacher, student, rule);
+            follow(&mut advantages, &teacher, student, weight, clip);
             for (loss, advantage) in own.iter_mut().zip(advantages) {
                 loss.advantage = advantage;
             }
@@ -218,7 +220,7 @@ impl NnTrainer {
             return Ok(());
         }
         let k = self.learner.hint_top_k;
-        let tops = learner.top_logprobs((rows, Under::Current), k, control)?;
+        let tops = learner.top_logprobs(rows, Under::Current, k, control)?;
         let ids: Vec<Vec<Vec<u32>>> = hinted
             .iter()
             .map(|h| {
@@ -228,7 +230,7 @@ impl NnTrainer {
             })
             .collect();
         let teachers: Vec<TrainRow> = hinted.iter().map(|h| h.teacher.clone()).collect();
-        let teacher = learner.logprobs_of((&teachers, self.under()), &ids, control)?;
+        let teacher = learner.logprobs_of(&teachers, self.under(), &ids, control)?;
         for (one, teacher) in hinted.iter().zip(teacher) {
             let own = &mut rows[one.row].loss[one.first..];
             let tops = &tops[one.row][one.first..];

@@ -21,12 +21,14 @@ pub(super) struct Compared<'a> {
 }
 
 pub(super) fn measure(
-    (parts, gate, memo): (&NnParts, &GateConfig, Option<&Memo>),
+    parts: &NnParts,
+    gate: &GateConfig,
+    memo: Option<&Memo>,
     job: &TrainJob,
     policies: Compared<'_>,
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Measured, TrainError> {
-    let kl = divergences(parts, (job, gate.kl_tokens_max), policies, pause)?;
+    let kl = divergences(parts, job, gate.kl_tokens_max, policies, pause)?;
     let differences = differences(parts, job, policies, pause)?;
     let how = Answering {
         parts,
@@ -94,7 +96,7 @@ impl Reading<'_> {
         };
         let each = last.div_ceil(BLOCK_TOKENS);
         let all = self.policies.len();
-        let mut runner = parts.runner(each * all, (CHUNK * all, ASKED * all))?;
+        let mut runner = parts.runner(each * all, CHUNK * all, ASKED * all)?;
         let blocks: Vec<u32> = (0..(each * self.policies.len()) as u32).collect();
         let (mut done, mut asked) = (0, positions);
         while let Some(&next) = asked.first() {
@@ -212,7 +214,8 @@ struct Divergences {
 /// cheaper, but one token that the candidate gave up on can make them arbitrarily large.
 fn divergences(
     parts: &NnParts,
-    (job, most): (&TrainJob, usize),
+    job: &TrainJob,
+    most: usize,
     policies: Compared<'_>,
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Divergences, TrainError> {

@@ -68,7 +68,8 @@ impl NnTrainer {
     pub(super) fn meter(
         &self,
         learner: &mut Learner,
-        (distilled, unseen_before): (&Distilled, &[f32]),
+        distilled: &Distilled,
+        unseen_before: &[f32],
         policies: Compared<'_>,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Option<WishMeter>, TrainError> {

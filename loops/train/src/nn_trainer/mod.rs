@@ -55,20 +55,20 @@ impl NnTrainer {
     fn measured(
         &self,
         learner: &mut Learner,
-        (job, stepped): (&TrainJob, &steps::Stepped),
+        job: &TrainJob,
+        stepped: &steps::Stepped,
         policies: measure::Compared<'_>,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Measured, TrainError> {
         let distilled = &stepped.taught.distilled;
         let kept = self.kept(learner, &distilled.wishes, pause)?;
         job.progress.at(0.4);
-        let asked = (distilled, stepped.unseen_before.as_slice());
-        let wish = self.meter(learner, asked, policies, pause)?;
+        let wish = self.meter(learner, distilled, &stepped.unseen_before, policies, pause)?;
         // What its passes held is for those of the gate.
         learner.rest();
         job.progress.at(0.7);
-        let with = (&self.parts, &self.gate, Some(&self.memo));
-        let measured = measure::measure(with, job, policies, pause)?;
+        let (parts, memo) = (&self.parts, Some(&self.memo));
+        let measured = measure::measure(parts, &self.gate, memo, job, policies, pause)?;
         Ok(Measured {
             generic_loss: kept.generic_loss,
             fact_gains: kept.fact_gains,
@@ -110,12 +110,12 @@ impl NnTrainer {
         let cached = self.learners().take(&job.scope, job.parent_digest());
         let mut learner = match cached {
             Some(learner) => learner,
-            None => learners::load(&self.parts, config, (&job.scope, job.parent.as_ref()))
+            None => learners::load(&self.parts, config, &job.scope, job.parent.as_ref())
                 .map_err(TrainError::Failed)?,
         };
         learner.set_lr(lr);
         let parent = learners::adapter_of(&learner);
-        let stepped = self.steps(&mut learner, (job, lr), pause)?;
+        let stepped = self.steps(&mut learner, job, lr, pause)?;
         let adapter = learners::adapter_of(&learner);
         if adapter
             .to_tensors()
@@ -135,7 +135,7 @@ impl NnTrainer {
             parent: job.parent_digest().is_some().then_some(&parent),
         };
         progress.enter(Phase::Gate);
-        let mut measured = self.measured(&mut learner, (job, &stepped), policies, pause)?;
+        let mut measured = self.measured(&mut learner, job, &stepped, policies, pause)?;
         let digest = adapter_digest(&adapter);
         *self.usual() = Some(progress.shares());
         measured.changed = digest != adapter_digest(&parent);
@@ -173,7 +173,7 @@ impl Trainer for NnTrainer {
             return Ok(());
         }
         let scope = Scope::from_stored(String::new());
-        let learner = learners::load(&self.parts, self.learner_config(1.0), (&scope, None));
+        let learner = learners::load(&self.parts, self.learner_config(1.0), &scope, None);
         let mut learner = learner.map_err(TrainError::Failed)?;
         self.base_of_gate(&mut learner, pause)?;
         self.memo.settle();

@@ -40,7 +40,8 @@ impl NnParts {
     pub(super) fn runner(
         &self,
         blocks: usize,
-        (rows, picked): (usize, usize),
+        rows: usize,
+        picked: usize,
     ) -> Result<Runner, TrainError> {
         let Some(device) = &self.device else {
             return Ok(self.runner_here(blocks));

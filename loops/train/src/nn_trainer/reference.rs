@@ -139,7 +139,7 @@ impl NnTrainer {
         };
         let ids: Vec<Vec<Vec<u32>>> = unknown.iter().map(own).collect();
         let found = learner
-            .logprobs_of((&unknown, under), &ids, control)
+            .logprobs_of(&unknown, under, &ids, control)
             .map_err(stopped)?;
         let flat = |row: Vec<Vec<f32>>| row.into_iter().flatten().collect::<Vec<f32>>();
         let found: Vec<Vec<f32>> = found.into_iter().map(flat).collect();

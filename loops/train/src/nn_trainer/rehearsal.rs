@@ -115,7 +115,8 @@ impl NnTrainer {
     pub(super) fn rehearse(
         &self,
         learner: &mut Learner,
-        (job, corrected): (&TrainJob, bool),
+        job: &TrainJob,
+        corrected: bool,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Rehearsed, TrainError> {
         let hints = hints(job);
@@ -123,7 +124,7 @@ impl NnTrainer {
         if hints.is_empty() {
             if corrected {
                 let open = self.everyday(job, self.learner.hint_answers.div_ceil(2));
-                self.answer(learner, (open, &hints, ("", true)), &mut rehearsed, control)?;
+                self.answer(learner, open, &hints, ("", true), &mut rehearsed, control)?;
             }
             return Ok(rehearsed);
         }
@@ -133,7 +134,7 @@ impl NnTrainer {
         for (told, all) in tellings(&hints) {
             let words = hint_words(&self.learner.hint_template, &told);
             let told = (words.as_str(), all);
-            open = self.answer(learner, (open, &hints, told), &mut rehearsed, control)?;
+            open = self.answer(learner, open, &hints, told, &mut rehearsed, control)?;
             if open.is_empty() {
                 break;
             }
@@ -146,7 +147,9 @@ impl NnTrainer {
     fn answer<'a>(
         &self,
         learner: &mut Learner,
-        (open, hints, (words, all)): (Vec<Asked<'a>>, &[&str], (&str, bool)),
+        open: Vec<Asked<'a>>,
+        hints: &[&str],
+        (words, all): (&str, bool),
         rehearsed: &mut Rehearsed,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<Asked<'a>>, TrainError> {
@@ -172,18 +175,18 @@ impl NnTrainer {
                 None => rest.push(asked),
             }
         }
-        let sound = self.sound(learner, (&answered, words), hints, control)?;
+        let sound = self.sound(learner, &answered, words, hints, control)?;
         let (found, unsound) = answered.part(&sound.each);
         rest.extend(unsound);
         let teacher = match sound.heard {
             Some(heard) => only(heard, &sound.each),
-            None => self.thinks(learner, (&found.hinted, under), control)?,
+            None => self.thinks(learner, &found.hinted, under, control)?,
         };
         rehearsed
             .teacher
             .extend(teacher.iter().map(|row| mean(row)));
         let rows = match all {
-            true => self.softened(learner, (found, under), control)?,
+            true => self.softened(learner, found, under, control)?,
             // Who was told one hint says nothing of how the others are done.
             false => found.plain,
         };
@@ -196,7 +199,8 @@ impl NnTrainer {
     pub(super) fn softened(
         &self,
         learner: &mut Learner,
-        (found, under): (Answered, Under),
+        found: Answered,
+        under: Under,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Vec<TrainRow>, TrainError> {
         let Answered {
@@ -212,9 +216,8 @@ impl NnTrainer {
         for loss in hinted.iter_mut().flat_map(|row| &mut row.loss) {
             loss.temperature = temperature;
         }
-        let of = (hinted.as_slice(), under);
         let tops = learner
-            .top_logprobs(of, k, control)
+            .top_logprobs(&hinted, under, k, control)
             .map_err(super::stopped)?;
         for (row, tops) in plain.iter_mut().zip(tops) {
             for (loss, top) in row.loss.iter_mut().zip(tops) {
@@ -233,12 +236,13 @@ impl NnTrainer {
     pub(super) fn sound(
         &self,
         learner: &mut Learner,
-        (answered, told): (&Answered, &str),
+        answered: &Answered,
+        told: &str,
         hints: &[&str],
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Sound, TrainError> {
         let under = self.teacher(hints);
-        let unhinted = self.thinks(learner, (&answered.plain, under), control)?;
+        let unhinted = self.thinks(learner, &answered.plain, under, control)?;
         let least = -self.learner.hint_surprise_max;
         let in_character = |row: &Vec<f32>| row.iter().all(|logprob| *logprob >= least);
         let mut sound = Sound {
@@ -249,12 +253,12 @@ impl NnTrainer {
             let words = hint_words(&self.learner.hint_template, hint);
             let (at, heard) = if words == told {
                 // The answers were given to these very words.
-                let heard = self.thinks(learner, (&answered.hinted, under), control)?;
+                let heard = self.thinks(learner, &answered.hinted, under, control)?;
                 sound.heard = Some(heard.clone());
                 ((0..heard.len()).collect(), heard)
             } else {
                 let (at, rows) = self.behind(answered, &words);
-                (at, self.thinks(learner, (&rows, under), control)?)
+                (at, self.thinks(learner, &rows, under, control)?)
             };
             for (at, heard) in at.into_iter().zip(&heard) {
                 let gain = heard.iter().sum::<f32>() - unhinted[at].iter().sum::<f32>();
@@ -338,7 +342,8 @@ impl NnTrainer {
     pub(super) fn thinks(
         &self,
         learner: &mut Learner,
-        (rows, under): (&[TrainRow], Under),
+        rows: &[TrainRow],
+        under: Under,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<PerToken<f32>, TrainError> {
         self.logprobs_under(learner, rows, under, control)

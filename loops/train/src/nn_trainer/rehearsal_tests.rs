@@ -47,7 +47,7 @@ async fn a_hint_that_does_not_fit_one_prompt_still_checks_the_others() {
     // As long as the prompt: twice of it is more than the model has positions for.
     let mut sound = |hints: &[&str]| {
         let mut control = || Control::Continue;
-        let sound = trainer.sound(&mut learner, (&answered, &words), hints, &mut control);
+        let sound = trainer.sound(&mut learner, &answered, &words, hints, &mut control);
         sound.unwrap().each
     };
     assert_eq!(sound(&[&long]), [false, true, false]);
@@ -68,7 +68,8 @@ async fn what_the_teacher_thinks_of_its_answers_is_computed_once() {
     };
     let known = trainer.thinks(
         &mut learner,
-        (&answered.hinted, trainer.under()),
+        &answered.hinted,
+        trainer.under(),
         &mut control,
     );
     let once = std::mem::take(&mut slices);
@@ -76,14 +77,15 @@ async fn what_the_teacher_thinks_of_its_answers_is_computed_once() {
         slices += 1;
         Control::Continue
     };
-    let told = (&answered, words.as_str());
-    let sound = trainer.sound(&mut learner, told, &["9 11"], &mut control);
+    let sound = trainer.sound(&mut learner, &answered, &words, &["9 11"], &mut control);
     let heard = sound.unwrap().heard;
     // Without the hint and with it; the second is what the student is compared with.
     assert_eq!(slices, 2 * once);
     assert_eq!(heard, Some(known.unwrap()));
     // Told otherwise, the check says nothing about that.
-    let sound = trainer.sound(&mut learner, told, &["5"], &mut || Control::Continue);
+    let sound = trainer.sound(&mut learner, &answered, &words, &["5"], &mut || {
+        Control::Continue
+    });
     assert_eq!(sound.unwrap().heard, None);
 }
 
@@ -98,7 +100,7 @@ async fn answers_are_imitated_with_what_the_teacher_thought_likely() {
         let answered = answered(trainer, &["5 6", "7 8"], &words);
         let hinted = answered.hinted.clone();
         let rows = trainer
-            .softened(&mut learner, (answered, trainer.under()), &mut go_on)
+            .softened(&mut learner, answered, trainer.under(), &mut go_on)
             .unwrap();
         let ids = |row: &TrainRow| {
             let ids = |loss: &TokenLoss| loss.soft.as_ref().unwrap().ids.clone();
@@ -108,8 +110,9 @@ async fn answers_are_imitated_with_what_the_teacher_thought_likely() {
             Some(_) => rows.iter().map(ids).collect(),
             None => return (rows, Vec::new()),
         };
-        let under = (hinted.as_slice(), trainer.under());
-        (rows, learner.logprobs_of(under, &ids, &mut go_on).unwrap())
+        let under = trainer.under();
+        let thought = learner.logprobs_of(&hinted, under, &ids, &mut go_on);
+        (rows, thought.unwrap())
     };
     let (rows, thought) = softened(&trainer);
     let (mut places, mut mass) = (0, 0.0);

@@ -75,7 +75,8 @@ impl NnTrainer {
     pub(super) fn steps(
         &self,
         learner: &mut Learner,
-        (job, lr): (&TrainJob, f32),
+        job: &TrainJob,
+        lr: f32,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Stepped, TrainError> {
         let mut control = || match pause() {
@@ -83,7 +84,7 @@ impl NnTrainer {
             false => Control::Continue,
         };
         let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
-        let taught = self.teach(learner, (job, &mut rows), &mut control)?;
+        let taught = self.teach(learner, job, &mut rows, &mut control)?;
         let mut known = Known::new(learner, &taught, &mut control)?;
         let unseen_before = self.of_unseen(learner, &taught.distilled, &mut || {
             control() == Control::Stop

@@ -82,7 +82,8 @@ pub(super) fn all_ways(tellings: &[Telling]) -> Vec<Way> {
 /// The ways of `tellings` whose like did best in `tried`, which was told by `first`, each so often as in
 /// `counts`.
 pub(super) fn best_ways(
-    (first, counts): (&[Telling], &[(Way, usize)]),
+    first: &[Telling],
+    counts: &[(Way, usize)],
     tried: &[Candidate],
     relevance_min: f32,
     tellings: &[Telling],
@@ -170,7 +171,7 @@ mod tests {
             candidate(0, false, 9.0),
             candidate(1, true, -1.0),
         ];
-        let best = best_ways((&tellings, &counts), &tried, 0.25, &tellings);
+        let best = best_ways(&tellings, &counts, &tried, 0.25, &tellings);
         assert_eq!(best.len(), BEST_WAYS);
         let expected =
             [(2, true), (0, false)].map(|(telling, is_guided)| Way { telling, is_guided });

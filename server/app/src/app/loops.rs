@@ -52,7 +52,7 @@ pub(super) fn beside<F, Fut>(
     Fut: Future<Output = ()> + Send + 'static,
 {
     let (entry, stop) = (registry.clone(), shutdown.clone());
-    tasks.spawn(supervise((name, registry), BACKOFF, shutdown, move || {
+    tasks.spawn(supervise(name, registry, BACKOFF, shutdown, move || {
         entry.update(name, |status| status.state = LoopPhase::Running);
         let work = make(stop.clone());
         async {
@@ -147,7 +147,8 @@ pub(super) fn collect(
     let shutdown = resources.stops[1].signal();
     let (name, registry) = (Loop::Collect.name(), resources.registry.clone());
     loops.spawn(supervise(
-        (name, registry),
+        name,
+        registry,
         BACKOFF,
         shutdown.clone(),
         move || {
@@ -246,7 +247,7 @@ pub(super) fn importer(resources: &Resources, served: &Served) -> Importer {
         name: resources.config.model.served_name(),
     });
     let most = resources.config.store.blob_file_bytes_max;
-    Importer::new(base, (resources.blobs.clone(), most))
+    Importer::new(base, resources.blobs.clone(), most)
 }
 
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,
@@ -329,7 +330,8 @@ pub(super) async fn judge(
     let shutdown = resources.stops[0].signal();
     let (name, registry) = (Loop::Judge.name(), resources.registry.clone());
     loops.spawn(supervise(
-        (name, registry),
+        name,
+        registry,
         BACKOFF,
         shutdown.clone(),
         move || {
@@ -410,7 +412,8 @@ pub(super) fn train(
     let shutdown = resources.stops[0].signal();
     let (name, registry) = (Loop::Train.name(), resources.registry.clone());
     loops.spawn(supervise(
-        (name, registry),
+        name,
+        registry,
         BACKOFF,
         shutdown.clone(),
         move || {

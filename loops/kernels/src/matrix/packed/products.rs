@@ -166,8 +166,8 @@ impl PackedMatrix {
                     Bits::Four => self.staged(x, data.four(), to, exec),
                 },
                 (Data::Quantised(data), ComputeType::Int8) => {
-                    with_quads(x, (self.inp, data.bits), exec, |first, x, tiles| {
-                        self.quads((data, tiles), x, from(first), exec);
+                    with_quads(x, self.inp, data.bits, exec, |first, x, tiles| {
+                        self.quads(data, tiles, x, from(first), exec);
                     });
                 }
                 (Data::Bf16(_), ComputeType::Bf16 | ComputeType::Amx) => {
@@ -240,7 +240,8 @@ impl PackedMatrix {
     /// The rows are as [`with_quads`] makes them, and `to` holds their products.
     unsafe fn quads(
         &self,
-        (data, tiles): (&Quantised, Tiles),
+        data: &Quantised,
+        tiles: Tiles,
         x: Rows,
         to: (*mut f32, usize, Epilogue),
         exec: &Executor,
@@ -395,11 +396,11 @@ mod tests {
                         stride: inp,
                         rows,
                     };
-                    with_quads(from, (inp, data.bits), &exec, |first, x, tiles| {
+                    with_quads(from, inp, data.bits, &exec, |first, x, tiles| {
                         assert_eq!(first, 0);
                         levels.force(level);
                         // SAFETY: `found` holds all rows, and nobody else has it.
-                        unsafe { w.quads((data, tiles), x, to, &exec) };
+                        unsafe { w.quads(data, tiles, x, to, &exec) };
                     });
                     assert_eq!(found, expected, "{format:?} {laid:?} {level:?}");
                 }
