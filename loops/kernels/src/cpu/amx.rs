@@ -9,6 +9,7 @@
 
 use std::arch::asm;
 use std::sync::OnceLock;
+#[cfg(any(test, feature = "test-switches"))]
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most rows of a tile.
@@ -25,16 +26,20 @@ const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
 /// first time.
 pub fn usable() -> bool {
     static USABLE: OnceLock<bool> = OnceLock::new();
-    CLAIMED.load(Ordering::Relaxed)
-        || *USABLE.get_or_init(|| processor_has_them() && kept_by_the_system() && permitted())
+    #[cfg(any(test, feature = "test-switches"))]
+    if CLAIMED.load(Ordering::Relaxed) {
+        return true;
+    }
+    *USABLE.get_or_init(|| processor_has_them() && kept_by_the_system() && permitted())
 }
 
 /// Set by [`claim`].
+#[cfg(any(test, feature = "test-switches"))]
 static CLAIMED: AtomicBool = AtomicBool::new(false);
 
 /// Makes [`usable`] true whatever the processor says. For emulators that execute the instructions in
 /// the signal handler of an unknown one; without such a handler the process ends at the first tile.
-#[doc(hidden)]
+#[cfg(any(test, feature = "test-switches"))]
 pub fn claim() {
     CLAIMED.store(true, Ordering::Relaxed);
 }

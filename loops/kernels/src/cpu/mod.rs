@@ -89,6 +89,7 @@ impl SimdLevel {
     /// Makes every kernel of the process run at `self`; false (and no change) when the processor
     /// cannot. Results are the same at every level, so this is safe at any time; it exists to
     /// check exactly that.
+    #[cfg(any(test, feature = "test-switches"))]
     pub fn force(self) -> bool {
         let supported = self.supported();
         if supported {
