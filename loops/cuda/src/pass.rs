@@ -13,7 +13,7 @@ use super::plan::{Plan, Run, runs, score_bytes_most, window, words_most};
 use super::weights::DeviceWeights;
 use hone_kernels::cpu::padded;
 use hone_nn::backend::Dims;
-use hone_nn::{BLOCK_TOKENS, DeviceError, ForwardBackend, Logits, SeqInput};
+use hone_nn::{BLOCK_TOKENS, DeviceError, ForwardBackend, Logits, LogitsShape, SeqInput};
 
 /// Adapters of a larger rank need more room than what is reserved.
 const RANK_RESERVED: usize = 256;
@@ -223,7 +223,11 @@ impl ForwardBackend for DevicePass {
             let record = self.bufs.record.take(&self.driver, bytes)?;
             record.read(0, &mut self.chosen)?;
         }
-        let shape = (self.plan.picked, vocab, cfg.vocab);
+        let shape = LogitsShape {
+            rows: self.plan.picked,
+            stride: vocab,
+            vocab: cfg.vocab,
+        };
         let logits = Logits::new(&self.logits[..wanted], shape).with(drawn);
         Ok(logits.using(&self.chosen, recorded))
     }

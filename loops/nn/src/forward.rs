@@ -29,12 +29,19 @@ pub struct Scratch {
     picked_chosen: Vec<u16>,
 }
 
+/// How rows of logits lie.
+#[derive(Clone, Copy)]
+pub struct LogitsShape {
+    pub rows: usize,
+    /// Their distance.
+    pub stride: usize,
+    pub vocab: usize,
+}
+
 /// Rows of logits in batch order.
 pub struct Logits<'s> {
     data: &'s [f32],
-    stride: usize,
-    vocab: usize,
-    rows: usize,
+    shape: LogitsShape,
     /// Per row, where any was drawn from already.
     drawn: Vec<Option<Sampled>>,
     /// Experts chosen, `[rows][recorded]`.
@@ -43,13 +50,11 @@ pub struct Logits<'s> {
 }
 
 impl<'s> Logits<'s> {
-    /// Of `rows` rows at distance `stride`.
-    pub fn new(data: &'s [f32], (rows, stride, vocab): (usize, usize, usize)) -> Self {
+    /// Rows of that shape.
+    pub fn new(data: &'s [f32], shape: LogitsShape) -> Self {
         Self {
             data,
-            stride,
-            vocab,
-            rows,
+            shape,
             drawn: Vec::new(),
             chosen: &[],
             recorded: 0,
@@ -83,7 +88,7 @@ impl<'s> Logits<'s> {
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.shape.rows
     }
 
     /// Row `i`, one value per vocabulary entry.
@@ -95,8 +100,9 @@ impl<'s> Logits<'s> {
             self.drawn(i).is_none(),
             "logits row {i} stayed where it was drawn from"
         );
-        assert!(i < self.rows, "logits row {i} of {}", self.rows);
-        &self.data[i * self.stride..][..self.vocab]
+        let shape = self.shape;
+        assert!(i < shape.rows, "logits row {i} of {}", shape.rows);
+        &self.data[i * shape.stride..][..shape.vocab]
     }
 }
 
@@ -145,10 +151,13 @@ pub fn forward<'s>(
         rows += wanted;
         row += count;
     }
-    let stride = padded(model.config.vocab);
     head(model, picked.as_slice(), rows, logits, exec);
     let logits = logits.as_slice();
-    let shape = (rows, stride, model.config.vocab);
+    let shape = LogitsShape {
+        rows,
+        stride: padded(model.config.vocab),
+        vocab: model.config.vocab,
+    };
     Logits::new(logits, shape)
         .with(drawn(batch, logits, shape, exec))
         .using(picked_chosen, recorded)
@@ -159,9 +168,14 @@ pub fn forward<'s>(
 fn drawn(
     batch: &[SeqInput],
     logits: &[f32],
-    (rows, stride, vocab): (usize, usize, usize),
+    shape: LogitsShape,
     exec: &Executor,
 ) -> Vec<Option<Sampled>> {
+    let LogitsShape {
+        rows,
+        stride,
+        vocab,
+    } = shape;
     let is_drawn = |seq: &SeqInput| matches!(seq.logits, LogitsWanted::Draws(..));
     if !batch.iter().any(is_drawn) {
         return Vec::new();

@@ -53,7 +53,7 @@ pub use adapter::Adapter;
 pub use backend::{DeviceError, DeviceModel, ForwardBackend, TrainBackend};
 pub use batch::{LogitsWanted, SeqInput};
 pub use computing::Computing;
-pub use forward::{Logits, Scratch, forward};
+pub use forward::{Logits, LogitsShape, Scratch, forward};
 pub use identity::{IdentityError, PROBE_FILE, check_probe, is_sound, probe, prove};
 pub use kv::{BLOCK_TOKENS, KvAllocator, KvPool, blocks_out_of_sight};
 pub use kv_format::KvFormat;

@@ -281,8 +281,8 @@ impl Backend for Engine {
     }
 
     fn check_grammar(&self, grammar: &Grammar) -> Result<HeldGrammar, ServeError> {
-        let model = (&self.shared.setup, self.shared.capabilities.vocab);
-        self.shared.grammars.hold(grammar, model)
+        let (setup, vocab) = (&self.shared.setup, self.shared.capabilities.vocab);
+        self.shared.grammars.hold(grammar, setup, vocab)
     }
 
     fn embed(&self, tokens: &[Token], cancel: &Cancel) -> Result<Vec<f32>, ServeError> {

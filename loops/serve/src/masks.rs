@@ -60,25 +60,28 @@ impl GrammarBook {
     pub(crate) fn constraint(
         &self,
         grammar: &Grammar,
-        model: (&Setup, usize),
+        setup: &Setup,
+        vocab: usize,
     ) -> Result<Constraint, ServeError> {
-        self.look_up(grammar, model, |known| known.constraint.fork())
+        self.look_up(grammar, setup, vocab, |known| known.constraint.fork())
     }
 
     /// Keeps a grammar where [`Self::constraint`] finds it.
     pub(crate) fn hold(
         &self,
         grammar: &Grammar,
-        model: (&Setup, usize),
+        setup: &Setup,
+        vocab: usize,
     ) -> Result<HeldGrammar, ServeError> {
-        self.look_up(grammar, model, |known| known.held.clone())
+        self.look_up(grammar, setup, vocab, |known| known.held.clone())
     }
 
     /// What `take` takes of a compiled grammar, and compiles it first where it is not known.
     fn look_up<T>(
         &self,
         grammar: &Grammar,
-        (setup, vocab): (&Setup, usize),
+        setup: &Setup,
+        vocab: usize,
         take: impl Fn(&Known) -> T,
     ) -> Result<T, ServeError> {
         if let Some(taken) = self.find(grammar, &take) {

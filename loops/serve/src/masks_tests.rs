@@ -22,7 +22,7 @@ fn masked(masks: &Masks, grammar: &str) -> Masked {
 fn constraint(book: &GrammarBook, grammar: &str) -> Constraint {
     let setup = Setup::new(Arc::new(tokenizer()), vec![END], 100);
     let grammar = Grammar(Arc::from(grammar));
-    let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
+    let constraint = book.constraint(&grammar, &setup, model_config().vocab);
     constraint.expect("a sound grammar")
 }
 

@@ -101,8 +101,8 @@ impl Shared {
     }
 
     pub(crate) fn constraint(&self, grammar: &Grammar) -> Result<Constraint, ServeError> {
-        let model = (&self.setup, self.capabilities.vocab);
-        self.grammars.constraint(grammar, model)
+        let vocab = self.capabilities.vocab;
+        self.grammars.constraint(grammar, &self.setup, vocab)
     }
 
     /// Moves on; there is no way back.

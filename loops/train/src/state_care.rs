@@ -40,7 +40,7 @@ impl Train {
             }
         };
         self.watching = true;
-        let decision = watch::look((&self.config.watch, &self.config.canary), look);
+        let decision = watch::look(&self.config.watch, &self.config.canary, look);
         vec![Effect::Decide(Box::new(decision))]
     }
 

@@ -95,7 +95,7 @@ impl Chart {
     fn end_periods(&mut self, config: &WatchConfig) {
         let mut period = (self.seen, self.bad);
         (self.seen, self.bad) = (0, 0);
-        self.look(config, period);
+        self.look(config, period.0, period.1);
         for at in 0..DOUBLINGS {
             let first = std::mem::take(&mut self.halves[at]);
             if first.0 == 0 {
@@ -103,14 +103,14 @@ impl Chart {
                 return;
             }
             period = (first.0 + period.0, first.1 + period.1);
-            self.look(config, period);
+            self.look(config, period.0, period.1);
         }
     }
 
     /// Learns from a period that is over. The first tells what is usual, and the third look, which
     /// is at the first two periods together, tells it better, unless an alarm is half-way: what so
     /// few observations say by chance would stay for ever. Of the others only the lower ones count.
-    fn look(&mut self, config: &WatchConfig, (seen, bad): (u32, u32)) {
+    fn look(&mut self, config: &WatchConfig, seen: u32, bad: u32) {
         let is_calm = self.sum < config.threshold / 2.0;
         let is_base = self.looks == 0 || (self.looks == 2 && is_calm);
         let place = if is_base { 1 } else { self.looks + 1 };
@@ -318,7 +318,7 @@ pub struct WatchDecision {
 }
 
 /// Looks at everything new.
-pub fn look((config, canary): (&WatchConfig, &CanaryConfig), look: WatchLook) -> WatchDecision {
+pub fn look(config: &WatchConfig, canary: &CanaryConfig, look: WatchLook) -> WatchDecision {
     let mut decision = WatchDecision {
         place: look.news.place,
         ..WatchDecision::default()

@@ -226,7 +226,7 @@ fn looked(memory: WatchMemory, held: Held, news: WatchNews) -> WatchDecision {
         share: 0.5,
         turns: 25,
     };
-    look((&config(), &canary), WatchLook { news, scopes })
+    look(&config(), &canary, WatchLook { news, scopes })
 }
 
 #[test]

@@ -127,19 +127,7 @@ impl SqliteLedger {
     /// `Unusable`, naming the file or folder and a remedy: the folder cannot be written or belongs
     /// to another process, the file is locked, damaged, no ledger, or of a newer program.
     pub async fn open(config: &SqliteConfig) -> Result<Self, LedgerError> {
-        let opened = open::open(config).await?;
-        Ok(Self {
-            file: config.file.clone(),
-            config: config.clone(),
-            writer: opened.writer,
-            readers: opened.readers,
-            mover: Mover::new(opened.mover),
-            place: opened.place,
-            schema: whole::Looked::default(),
-            older_forgets: opened.older_forgets,
-            planning: tokio::sync::Mutex::default(),
-            owner: Mutex::new(opened.lock),
-        })
+        Ok(Self::of(config, open::open(config).await?))
     }
 
     /// Opens the file also while another process owns its folder, for short work beside it:
@@ -148,8 +136,11 @@ impl SqliteLedger {
     /// # Errors
     /// As [`Self::open`], but for a folder in use; also where the running process has another schema.
     pub async fn open_beside(config: &SqliteConfig) -> Result<Self, LedgerError> {
-        let opened = open::open_beside(config).await?;
-        Ok(Self {
+        Ok(Self::of(config, open::open_beside(config).await?))
+    }
+
+    fn of(config: &SqliteConfig, opened: open::Opened) -> Self {
+        Self {
             file: config.file.clone(),
             config: config.clone(),
             writer: opened.writer,
@@ -160,7 +151,7 @@ impl SqliteLedger {
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
-        })
+        }
     }
 
     /// Begins a writing transaction.

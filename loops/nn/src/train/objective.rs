@@ -100,14 +100,14 @@ impl Objective {
             Self::Ppo {
                 clip_low,
                 clip_high,
-            } => clipped(a, moved, (clip_low, clip_high), (1.0, correction)),
+            } => clipped(a, moved, clip_low, clip_high, 1.0, correction),
             Self::DecoupledPpo {
                 clip_low,
                 clip_high,
                 correction_cap,
             } => {
                 let weight = correction.min(correction_cap);
-                clipped(a, ratio, (clip_low, clip_high), (weight, correction))
+                clipped(a, ratio, clip_low, clip_high, weight, correction)
             }
             Self::Gspo {
                 clip_low,
@@ -117,7 +117,7 @@ impl Objective {
                 let ratio = bounded_exp(t.sequence.importance);
                 let correction = bounded_exp(t.sequence.correction);
                 let weight = correction.min(correction_cap);
-                clipped(a, ratio, (clip_low, clip_high), (weight, correction))
+                clipped(a, ratio, clip_low, clip_high, weight, correction)
             }
             Self::Cispo { ratio_cap } => {
                 let weight = moved.min(ratio_cap);
@@ -157,7 +157,7 @@ impl Objective {
 }
 
 /// `-weight min(ratio a, clip(ratio, 1 - low, 1 + high) a)`.
-fn clipped(a: f32, ratio: f32, (low, high): (f32, f32), (weight, correction): (f32, f32)) -> Term {
+fn clipped(a: f32, ratio: f32, low: f32, high: f32, weight: f32, correction: f32) -> Term {
     let free = ratio * a;
     let cut = ratio.clamp(1.0 - low, 1.0 + high) * a;
     let clipped = cut < free;
@@ -249,9 +249,9 @@ impl Distill {
         let slopes = students.map(|((proximal, teacher), current)| {
             let advantage =
                 (teacher - proximal).clamp(-self.clip, self.clip) * mass(proximal) / sum;
-            let range = (self.ratio_low, self.ratio_high);
+            let (low, high) = (self.ratio_low, self.ratio_high);
             let ratio = bounded_exp(current - proximal);
-            let term = clipped(advantage, ratio, range, (1.0, 1.0));
+            let term = clipped(advantage, ratio, low, high, 1.0, 1.0);
             loss += term.loss;
             term.slope
         });

@@ -236,7 +236,7 @@ fn drawn(token: Token) -> Sampled {
 fn a_draft_ends_where_a_form_begins_to_rule() {
     let setup = Setup::new(Arc::new(tokenizer()), vec![END], 200);
     let grammar = Grammar(Arc::from("start: \"{\" (\"a\" | \"b\") \"}</tool_call>\""));
-    let constraint = GrammarBook::default().constraint(&grammar, (&setup, model_config().vocab));
+    let constraint = GrammarBook::default().constraint(&grammar, &setup, model_config().vocab);
     let calls = Calls::new(
         constraint.unwrap(),
         CallFinder::new(CallStyle::Tags, Reasoning::Maybe),

@@ -198,7 +198,7 @@ fn where_only_banned_end_tokens_are_left_each_of_them_is_a_draw() {
     let book = GrammarBook::default();
     let grammar = wanted.form.as_ref().expect("it is held").grammar().clone();
     let masks = Masks::start().expect("a thread");
-    let constraint = book.constraint(&grammar, (&setup, model_config().vocab));
+    let constraint = book.constraint(&grammar, &setup, model_config().vocab);
     let masked = Masked::new(constraint.expect("a sound grammar"), masks);
     let (mut sequence, mut deltas, _cancel) = Sequence::new(wanted, Some(masked), &setup);
     let row: Vec<f32> = (0..model_config().vocab)
@@ -234,7 +234,7 @@ fn only_calls_are_held_where_the_rest_is_free() {
     let setup = setup();
     let grammar = Grammar(Arc::from("start: \"{\" (\"a\" | \"b\") \"}</tool_call>\""));
     let constraint = GrammarBook::default()
-        .constraint(&grammar, (&setup, model_config().vocab))
+        .constraint(&grammar, &setup, model_config().vocab)
         .expect("a sound grammar");
     let masks = Masks::start().expect("a thread");
     let calls = Calls::new(
