@@ -5,8 +5,7 @@ use hone_domain::Token;
 use hone_nn::{Control, Learner, SoftTargets, TrainRow, Under};
 
 use super::answers::Answer;
-use super::context::ANSWERS_MIN;
-use super::distilled::{Distilled, imitated};
+use super::distilled::{ANSWERS_MIN, Distilled, imitated};
 use super::guided::GuidedPrompt;
 use super::meter::KEPT_PROMPTS;
 use super::{NnTrainer, TrainError, TrainJob, mean, stopped};

@@ -20,6 +20,7 @@ use hone_nn::{Control, Learner, TrainRow, Under};
 use super::answers::{Answer, Answering, answers};
 use super::base_answers::beginnings;
 use super::choose::{Candidate, best, fluent, part_unseen, wish_tokens};
+use super::distilled::ANSWERS_MIN;
 pub(super) use super::distilled::{Distilled, imitated};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
@@ -33,8 +34,6 @@ use crate::trainer::Lesson;
 
 /// Longest instruction that is made of a person's words, in tokens.
 const REWRITE_TOKENS: usize = 32;
-/// Fewer answers teach nothing.
-pub(super) const ANSWERS_MIN: usize = 3;
 /// Nats per token below which an older wish opposes the answers to a newer one.
 const CONFLICT_NATS: f32 = -0.02;
 

@@ -8,6 +8,9 @@ use super::wishes::turn_of;
 use crate::gate::AtALoss;
 use crate::trainer::{TrainJob, WishTurns};
 
+/// Fewer answers teach nothing.
+pub(super) const ANSWERS_MIN: usize = 3;
+
 /// What a batch's words came to.
 #[derive(Debug, Default)]
 pub(super) struct Distilled {
