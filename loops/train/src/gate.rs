@@ -378,18 +378,6 @@ mod tests {
                 "3.0 tokens on average, those of the served",
             ),
             (|m| m.candidate.tokens_mean = 80.0, "80.0 tokens on average"),
-            (|m| m.unlearnable = true, "cannot be learned by this model"),
-            (
-                |m| {
-                    // Then there is no answer that does it, and one reason is enough.
-                    m.unlearnable = true;
-                    m.at_a_loss = Some(AtALoss {
-                        told: -1.4,
-                        plain: -0.9,
-                    });
-                },
-                "(-1.40 nats per token) than of other answers (-0.90)",
-            ),
         ];
         for (change, words) in rows {
             let mut measured = good();
@@ -398,6 +386,29 @@ mod tests {
             assert_eq!(reasons.len(), 1, "{reasons:?}");
             assert!(reasons[0].contains(words), "{reasons:?}");
         }
+    }
+
+    #[test]
+    fn what_the_model_cannot_do_has_one_reason() {
+        let config = Config::for_tests().gate;
+        let mut measured = good();
+        assert_eq!(losses(&config, &measured), Vec::<String>::new());
+        measured.unlearnable = true;
+        let reasons = losses(&config, &measured);
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        assert!(
+            reasons[0].contains("cannot be learned by this model"),
+            "{reasons:?}"
+        );
+        // Then there is no answer that does it either.
+        measured.at_a_loss = Some(AtALoss {
+            told: -1.4,
+            plain: -0.9,
+        });
+        let reasons = losses(&config, &measured);
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        let words = "(-1.40 nats per token) than of other answers (-0.90)";
+        assert!(reasons[0].contains(words), "{reasons:?}");
     }
 
     #[test]
