@@ -53,8 +53,9 @@ test: setup web lint unit model-test clients openclaw agents schema-short soak-s
 setup: ## install what the tests need (a C and a C++ compiler; Python and Node clients)
 	@sh tests/setup.sh
 
-lint: ## formatting and lints
+lint: ## formatting and lints; no files that import one another in a circle
 	$(CARGO) fmt --all --check
+	@python3 tests/bench/house.py --check > /dev/null
 	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
 
 check: ## format, lints, and the tests of what changed since BASE (main if absent) and of what depends on it

@@ -324,6 +324,7 @@ def build_times(packages):
 def main():
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--times", action="store_true", help="measure a cold and warm builds")
+    asked.add_argument("--check", action="store_true", help="fail where files import one another in a circle or an arrow is forbidden")
     asked.add_argument("--list", action="store_true", help="name every cycle and every tuple parameter")
     asked = asked.parse_args()
     packages = sorted(metadata(), key=lambda p: p["manifest_path"])
@@ -355,6 +356,13 @@ def main():
             print(f"- {name} ({place})")
     if asked.times:
         build_times(packages)
+    if asked.check and (all_cycles or bad):
+        for cycle in all_cycles:
+            print("these import one another in a circle: " + ", ".join(cycle), file=sys.stderr)
+        for name, to, where in bad:
+            print(f"{name} must not know {to} (seen in {where})", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
