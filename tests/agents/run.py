@@ -40,6 +40,8 @@ PATIENCE_S = 1_800 if IS_REAL else 240
 TURNS = 6
 # Model calls of a task of an agent that calls no tools, and that resumes nothing.
 TURNS_OF_TEXT = 3
+# The token <tool_call> of Qwen's tokenizer.
+QWEN_BEGINS_CALL = "151657"
 # Most tokens of an answer that no call is demanded of.
 ANSWER_TOKENS = 96
 
@@ -144,9 +146,10 @@ def demand(path, body, name, arguments):
             if function.get("name") != name:
                 continue
             if IS_REAL and path == "/v1/chat/completions":
-                # In the words of Qwen's template: the tools in the prompt stay as they are, and so does what was computed.
-                call = json.dumps({"name": name, "arguments": arguments})
-                body["guided_choice"] = [f"<tool_call>\n{call}\n</tool_call>"]
+                # As the text of a call, as Qwen writes it: the tools in the prompt stay as they are, and so does what
+                # was computed. Without the bias the model could begin any other call.
+                body["guided_choice"] = [json.dumps({"name": name, "arguments": arguments})]
+                body["logit_bias"] = {QWEN_BEGINS_CALL: -100}
                 return True
             field = "input_schema" if "messages" in path else "parameters"
             function[field] = schema
@@ -170,6 +173,7 @@ def demand_end(path, body):
     else:
         named = {name: form[name] for name in ("name", "strict", "schema")}
         body["response_format"] = {"type": "json_schema", "json_schema": named}
+        body["logit_bias"] = {QWEN_BEGINS_CALL: -100}
 
 
 class Proxy:
