@@ -33,4 +33,4 @@ pub mod wishes;
 
 pub use error::RequestError;
 pub use json::JsonObject;
-pub use list::{Cursor, List};
+pub use list::{Cursor, List, NumberedList};

@@ -16,7 +16,7 @@ use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::routes::Reply;
-use hone_api_types::List;
+use hone_api_types::NumberedList;
 
 /// A scope at a glance.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -120,20 +120,20 @@ fn page_of(query: &ListQuery) -> Result<Window, ApiError> {
     path = "/admin/v1/scopes",
     params(ListQuery),
     responses(
-        (status = 200, body = List<ScopeReply, i64>),
+        (status = 200, body = NumberedList<ScopeReply>),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_scopes(
     State(http): State<Arc<Http>>,
     query: ListOr,
-) -> Reply<List<ScopeReply, i64>> {
+) -> Reply<NumberedList<ScopeReply>> {
     let page = page_of(&lists::query(query)?)?;
     let rows = http.versions.scopes(page).await?;
     let next = rows.last().filter(|_| rows.len() == page.limit);
     let next = next.map(|row| row.number);
     let data = rows.into_iter().map(scope_reply).collect();
-    Ok(Json(List::page(data, next)))
+    Ok(Json(NumberedList::page(data, next)))
 }
 
 /// Candidates that were not published, with the gate's reasons and numbers.
@@ -142,14 +142,14 @@ pub async fn list_scopes(
     path = "/admin/v1/refusals",
     params(ListQuery),
     responses(
-        (status = 200, body = List<RefusalReply, i64>),
+        (status = 200, body = NumberedList<RefusalReply>),
         (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_refusals(
     State(http): State<Arc<Http>>,
     query: ListOr,
-) -> Reply<List<RefusalReply, i64>> {
+) -> Reply<NumberedList<RefusalReply>> {
     let query = lists::query(query)?;
     let page = page_of(&query)?;
     let text = query.scope.as_deref();
@@ -158,5 +158,5 @@ pub async fn list_refusals(
     let next = rows.last().filter(|_| rows.len() == page.limit);
     let next = next.map(|row| row.number);
     let data = rows.into_iter().map(refusal_reply).collect();
-    Ok(Json(List::page(data, next)))
+    Ok(Json(NumberedList::page(data, next)))
 }

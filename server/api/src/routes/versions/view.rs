@@ -19,7 +19,7 @@ use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use crate::routes::Reply;
-use hone_api_types::List;
+use hone_api_types::NumberedList;
 use hone_api_types::learning::UserQuery;
 
 /// Most samples of one version that are listed.
@@ -76,7 +76,7 @@ pub struct VersionReply {
 pub struct VersionList {
     /// The versions.
     #[serde(flatten)]
-    pub page: List<VersionReply, u64>,
+    pub page: NumberedList<VersionReply>,
     /// The version that new requests get; 0 is the base model.
     pub current: u64,
     /// What holds the scope: a pin, a trip, a trial.
@@ -227,7 +227,10 @@ pub(super) async fn list(
         .into_iter()
         .map(|record| reply(record, &standing, current, &scores));
     Ok(VersionList {
-        page: List::page(data.collect(), next),
+        page: NumberedList::page(
+            data.collect(),
+            next.and_then(|next| i64::try_from(next).ok()),
+        ),
         current: current.0,
         trial: trial_reply(http, scope, &standing).await?,
         standing,
