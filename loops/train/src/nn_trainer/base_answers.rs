@@ -1,7 +1,6 @@
 //! What the base model itself says, beside the answers to a person's words: soft targets, anchors, and whether
 //! it knows how to do what is asked at all.
 
-use hone_domain::Token;
 use hone_nn::{Control, Learner, SoftTargets, TrainRow, Under};
 
 use super::answers::Answer;
@@ -22,18 +21,16 @@ const ANSWERS_MAX: usize = 32;
 /// Only the beginning of an answer says how sure the model is: repetitions at its end are always likely.
 const BEGINNING_TOKENS: usize = 64;
 
-/// The beginning of an answer.
-fn beginning(prompt: &[Token], said: &[Token]) -> TrainRow {
-    imitated(prompt, &said[..said.len().min(BEGINNING_TOKENS)])
-}
-
 /// The beginnings of what was said to these prompts without guidance.
 pub(super) fn beginnings(prompts: &[GuidedPrompt], said: &[Answer]) -> Vec<TrainRow> {
     let own = prompts
         .iter()
         .zip(said)
         .filter(|(prompt, answer)| prompt.strength == 0.0 && !answer.tokens.is_empty());
-    let rows = own.map(|(prompt, answer)| beginning(&prompt.told, &answer.tokens));
+    let rows = own.map(|(prompt, answer)| {
+        let tokens = &answer.tokens[..answer.tokens.len().min(BEGINNING_TOKENS)];
+        imitated(&prompt.told, tokens)
+    });
     rows.take(ANSWERS_MAX).collect()
 }
 
@@ -47,13 +44,12 @@ impl NnTrainer {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Option<AtALoss>, TrainError> {
         let plain = self.gate_answers(KEPT_PROMPTS, &mut || control() == Control::Stop)?;
-        let plain: Vec<TrainRow> = plain
-            .iter()
-            .map(|a| beginning(&a.prompt, &a.said))
-            .collect();
+        // Whole, as the gate has them computed too.
+        let plain: Vec<TrainRow> = plain.iter().map(|a| imitated(&a.prompt, &a.said)).collect();
         let mut likely = |rows: &[TrainRow]| {
             let rows = self.logprobs_under(learner, rows, Under::Reference, control)?;
-            let rows: Vec<f32> = rows.iter().map(|row| mean(row)).collect();
+            let beginning = |row: &Vec<f32>| mean(&row[..row.len().min(BEGINNING_TOKENS)]);
+            let rows: Vec<f32> = rows.iter().map(beginning).collect();
             Ok::<_, TrainError>(mean(&rows))
         };
         let found = AtALoss {

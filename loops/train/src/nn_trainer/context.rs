@@ -44,6 +44,16 @@ enum Asked<'a> {
     Generic(&'a str),
 }
 
+/// What was said to some questions.
+struct Sampled {
+    /// Whole answers that do not loop or repeat the words.
+    whole: Vec<Candidate>,
+    /// How often each way was asked.
+    counts: Asks,
+    /// The beginnings of answers without guidance, whole or not.
+    beginnings: Vec<TrainRow>,
+}
+
 /// Every form of every wish.
 fn tellings(wishes: &[String], rewrites: &[Option<String>]) -> Vec<Telling> {
     let pairs = wishes.iter().zip(rewrites);
@@ -96,8 +106,12 @@ impl NnTrainer {
         let first = tellings(&found.wishes[..newest], &rewrites[..newest]);
         let ways = all_ways(&first);
         let part = (&asked[..half], first.as_slice(), ways.as_slice());
-        let (mut all, counts) = self.sample(learner, job, part, found, control)?;
-        found.at_a_loss = self.at_a_loss(learner, &found.to_the_words, control)?;
+        let Sampled {
+            whole: mut all,
+            counts,
+            beginnings,
+        } = self.sample(learner, job, part, found, control)?;
+        found.at_a_loss = self.at_a_loss(learner, &beginnings, control)?;
         if found.at_a_loss.is_some() {
             return Ok(());
         }
@@ -110,7 +124,7 @@ impl NnTrainer {
         let ways = best_ways(&first, &counts, &all, least, &told);
         job.progress.at(0.5);
         let part = (&asked[half..], told.as_slice(), ways.as_slice());
-        let (mut more, _) = self.sample(learner, job, part, found, control)?;
+        let mut more = self.sample(learner, job, part, found, control)?.whole;
         for candidate in &mut more {
             candidate.question += half;
         }
@@ -258,8 +272,7 @@ impl NnTrainer {
         (own + own / 2).clamp(most.min(64), most)
     }
 
-    /// Answers each question several times, in one way after the other. Only whole answers that do not
-    /// loop or repeat the words are left; beside them how often each way was asked.
+    /// Answers each question several times, in one way after the other.
     fn sample(
         &self,
         learner: &mut Learner,
@@ -267,7 +280,7 @@ impl NnTrainer {
         (asked, tellings, ways): (&[Asked], &[Telling], &[Way]),
         found: &mut Distilled,
         control: &mut dyn FnMut() -> Control,
-    ) -> Result<(Vec<Candidate>, Asks), TrainError> {
+    ) -> Result<Sampled, TrainError> {
         let tokens_max = self.tokens_max(job);
         let (prompts, questions) = self.told(asked, tellings, ways, tokens_max);
         let how = Guidance {
@@ -289,13 +302,15 @@ impl NnTrainer {
         found.sampled += said.len();
         let count = |way: &Way| questions.iter().filter(|(_, of)| of == way).count();
         let counts = ways.iter().map(|way| (*way, count(way))).collect();
-        if found.to_the_words.is_empty() {
-            found.to_the_words = beginnings(&prompts, &said);
-        }
+        let beginnings = beginnings(&prompts, &said);
         let told = prompts.iter().zip(questions.iter().copied());
         let mut left = self.whole_answers(told.zip(said), asked, tellings, found);
         self.token_gains(learner, &mut left, control)?;
-        Ok((left, counts))
+        Ok(Sampled {
+            whole: left,
+            counts,
+            beginnings,
+        })
     }
 
     /// Each question in one way after the other, and with each prompt which question and which way it is.

@@ -31,8 +31,6 @@ pub(super) struct Distilled {
     pub(super) relevance: f32,
     /// Mean length of what the model answers that reads the words, in tokens.
     pub(super) told_tokens: f32,
-    /// The beginnings of what the model says to the newest words, whole or not.
-    pub(super) to_the_words: Vec<TrainRow>,
     /// How sure the model is of its answers with the words and of its own without, where it is at a loss.
     pub(super) at_a_loss: Option<AtALoss>,
     /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
