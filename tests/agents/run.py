@@ -6,7 +6,8 @@ tools, and a session that is resumed.
 The built-in model knows nothing of files and shells. So a proxy between agent and server has the server
 demand the call that a task needs at each step, in the request's own words (tool_choice, and the tool's
 schema with the arguments as constants; guided_choice, where the agent reads texts), and of a model of
-one's own (--model) how a task ends; everything else goes through as it is.
+one's own (--model) how a task ends. For such a model, the tools that are demanded stand last in the list, so
+that the prompt before them stays computed when their schemas change. Everything else goes through as it is.
 """
 
 import argparse
@@ -40,8 +41,9 @@ PATIENCE_S = 1_800 if IS_REAL else 240
 TURNS = 6
 # Model calls of a task of an agent that calls no tools, and that resumes nothing.
 TURNS_OF_TEXT = 3
-# The token <tool_call> of Qwen's tokenizer.
+# The token <tool_call> of Qwen's tokenizer, and the first two of {"done": true}.
 QWEN_BEGINS_CALL = "151657"
+QWEN_ENDS = ["4913", "10438"]
 # Most tokens of an answer that no call is demanded of.
 ANSWER_TOKENS = 96
 
@@ -145,12 +147,6 @@ def demand(path, body, name, arguments):
             function = inner.get("function", inner)
             if function.get("name") != name:
                 continue
-            if IS_REAL and path == "/v1/chat/completions":
-                # As the text of a call, as Qwen writes it: the tools in the prompt stay as they are, and so does what
-                # was computed. Without the bias the model could begin any other call.
-                body["guided_choice"] = [json.dumps({"name": name, "arguments": arguments})]
-                body["logit_bias"] = {QWEN_BEGINS_CALL: -100}
-                return True
             field = "input_schema" if "messages" in path else "parameters"
             function[field] = schema
             function.pop("strict", None)
@@ -173,7 +169,8 @@ def demand_end(path, body):
     else:
         named = {name: form[name] for name in ("name", "strict", "schema")}
         body["response_format"] = {"type": "json_schema", "json_schema": named}
-        body["logit_bias"] = {QWEN_BEGINS_CALL: -100}
+    # The form allows calls beside it, which a real model also spells without their token.
+    body["logit_bias"] = {QWEN_BEGINS_CALL: -100} | {token: 100 for token in QWEN_ENDS}
 
 
 class Proxy:
@@ -236,6 +233,8 @@ class Proxy:
         if path == "/v1/chat/completions" and body.get("stream"):
             # Some do not ask what was computed, which is looked at below.
             body.setdefault("stream_options", {"include_usage": True})
+        if IS_REAL and body.get("tools"):
+            body["tools"].sort(key=self.is_demanded)
         words, done = asked(body), steps_done(body)
         for task, steps in self.scripts.items():
             # The newest question of a resumed session is the one that counts.
@@ -259,6 +258,13 @@ class Proxy:
         # The likeliest answer of the built-in model comes to an end; a drawn one may not within the limit.
         body["temperature"] = 0
         return json.dumps(body).encode(), note
+
+    def is_demanded(self, tool):
+        """Whether a step of a task demands this tool, or one within it."""
+        steps = [step for steps in self.scripts.values() for step in steps]
+        names = {step[0] for step in steps if isinstance(step, tuple)}
+        offered = {inner.get("function", inner).get("name") for inner in tool.get("tools", [tool])}
+        return bool(names & offered)
 
     def asks(self):
         return [note for note in self.seen if "body" in note]

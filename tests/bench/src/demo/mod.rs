@@ -59,6 +59,9 @@ pub struct Options {
     /// that nothing is learned from. The other options are of the demo with the built-in model.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "seeds"])]
     pub model: Option<String>,
+    /// With `--model`: somebody else chats without a pause while the model learns.
+    #[arg(long, requires = "model")]
+    pub busy: bool,
     /// Talk to this server instead of starting one; its users must be new to it.
     #[arg(long)]
     pub url: Option<String>,
@@ -113,7 +116,7 @@ pub async fn run(options: Options, server: impl AsyncFn(u64) -> Result<Running>)
     if options.model.is_some() {
         let running = server(options.seed).await;
         let running = running.context("the demo's server did not start")?;
-        let done = real::run(&running.url, options.json).await;
+        let done = real::run(&running.url, options.json, options.busy).await;
         if let Some(stop) = running.stop {
             stop.await;
         }

@@ -2,6 +2,7 @@
 //! complained about are answered before and after. A twin with the same questions and the same words has
 //! `store: false`, so nothing is learned from it.
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -56,11 +57,14 @@ struct Summary {
     versions: u64,
     /// Seconds from each complaint to the first token of weights that learned it.
     learned_after_s: Vec<f64>,
+    /// Answers that somebody else got meanwhile, who chats without a pause.
+    chatted: u64,
     seconds: f64,
 }
 
-/// Talks to the server at `url` and prints what came of it.
-pub(super) async fn run(url: &str, is_json: bool) -> Result<()> {
+/// Talks to the server at `url` and prints what came of it. With `is_busy` somebody else chats without a pause
+/// while the model learns.
+pub(super) async fn run(url: &str, is_json: bool, is_busy: bool) -> Result<()> {
     let began = Instant::now();
     let client = Client::new(url)?;
     let say = |text: String| {
@@ -78,13 +82,18 @@ pub(super) async fn run(url: &str, is_json: bool) -> Result<()> {
     ];
     say(told("before", &before));
     let mut learned_after_s = Vec::new();
+    let mut chatted = 0;
     for asked in ASKED {
         if learned_after_s.len() >= VERSIONS {
             break;
         }
         ask(&client, "twin", asked, false).await?;
         let turn = ask(&client, "person", asked, true).await?;
-        match complain(&client, &turn, &say).await? {
+        let learned = tokio::select! {
+            learned = complain(&client, &turn, &say) => learned?,
+            failed = chat(&client, &mut chatted), if is_busy => match failed? {},
+        };
+        match learned {
             Ok(seconds) => {
                 say(format!(
                     "answered by weights that learned it after {seconds:.0} s"
@@ -119,6 +128,7 @@ pub(super) async fn run(url: &str, is_json: bool) -> Result<()> {
         lift: lift(&person, &twin),
         versions: learned_after_s.len() as u64,
         learned_after_s,
+        chatted,
         seconds: began.elapsed().as_secs_f64(),
     };
     say(format!(
@@ -152,6 +162,16 @@ async fn held_out(client: &Client, user: &str) -> Result<Vec<String>> {
         said.push(text.unwrap_or_default().to_owned());
     }
     Ok(said)
+}
+
+/// Asks one question after another until it is dropped, and counts the answers.
+async fn chat(client: &Client, answers: &mut u64) -> Result<Infallible> {
+    loop {
+        for question in HELD_OUT {
+            ask(client, "neighbour", question, false).await?;
+            *answers += 1;
+        }
+    }
 }
 
 /// Says it, and waits until it is learned and served: after how many seconds, or why it came to
