@@ -34,7 +34,6 @@ use hone_inference::InferenceService;
         (status = 200, description = "The message; with `stream` its events", body = Value),
         (status = 404, description = "No such model", body = MessagesErrorBody),
         (status = 500, body = MessagesErrorBody),
-        (status = 503, body = MessagesErrorBody),
     )
 )]
 pub async fn create_message(
@@ -103,7 +102,6 @@ pub struct TokenCount {
     responses(
         (status = 200, body = TokenCount),
         (status = 404, description = "No such model", body = MessagesErrorBody),
-        (status = 503, body = MessagesErrorBody),
     )
 )]
 pub async fn count_tokens(

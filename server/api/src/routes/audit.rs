@@ -11,7 +11,6 @@ use utoipa::IntoParams;
 
 use super::Reply;
 use crate::Http;
-use crate::error::ErrorBody;
 use crate::lists;
 use hone_api_types::List;
 use hone_api_types::people::{AuditItem, AuditVerdict};
@@ -36,7 +35,6 @@ pub struct AuditPage {
     params(AuditPage),
     responses(
         (status = 200, body = List<AuditItem>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_audit(
@@ -64,7 +62,6 @@ pub async fn list_audit(
     path = "/admin/v1/audit/verify",
     responses(
         (status = 200, body = AuditVerdict),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn verify_audit(State(http): State<Arc<Http>>) -> Reply<AuditVerdict> {

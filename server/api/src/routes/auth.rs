@@ -51,7 +51,6 @@ fn me_of(http: &Http, caller: &Caller, token: Option<&str>) -> MeReply {
     responses(
         (status = 200, body = MeReply),
         (status = 401, description = "Nobody: sign in, or send a key", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn me(
@@ -185,7 +184,6 @@ pub async fn take_invite(
     responses(
         (status = 204, description = "Changed; sign in again"),
         (status = 429, description = "Too many failed attempts", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn password(

@@ -34,7 +34,6 @@ use hone_inference::InferenceService;
         (status = 200, description = "The completion; with `stream` an event stream of chunks", body = ChatCompletion),
         (status = 404, description = "No such model", body = ErrorBody),
         (status = 500, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn chat_completions(

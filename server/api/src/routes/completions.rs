@@ -39,7 +39,6 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
         (status = 200, description = "The completion; with `stream` an event stream of the same shape", body = TextCompletion),
         (status = 404, description = "No such model", body = ErrorBody),
         (status = 500, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn completions(

@@ -80,7 +80,6 @@ pub struct EmbeddingsReply {
         (status = 200, body = EmbeddingsReply),
         (status = 404, description = "No such model", body = ErrorBody),
         (status = 500, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn embeddings(

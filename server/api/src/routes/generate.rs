@@ -25,7 +25,6 @@ use hone_api_types::{JsonObject, RequestError};
         (status = 200, description = "The tokens; with `stream` an event stream of the same shape", body = Value),
         (status = 404, description = "No such model", body = ErrorBody),
         (status = 500, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn generate(
@@ -51,7 +50,6 @@ pub async fn generate(
         (status = 200, description = "The tokens; a list where several were asked for", body = Value),
         (status = 404, description = "No such model", body = ErrorBody),
         (status = 500, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn sglang_generate(

@@ -81,7 +81,6 @@ pub async fn get_consent(
     request_body = ConsentRequest,
     responses(
         (status = 200, description = "It is on disk", body = ConsentReply),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn put_consent(
@@ -122,7 +121,6 @@ fn forget_error(error: LedgerError) -> ApiError {
     responses(
         (status = 200, description = "Nothing of it is learned from or served any more; `state` says whether the last byte is gone", body = ForgetReply),
         (status = 404, description = "No such session or turn of yours", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn forget(
@@ -203,7 +201,6 @@ pub(super) async fn erase_turn(
     responses(
         (status = 200, body = ForgetReply),
         (status = 404, description = "No such wish of yours", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn get_forget(
@@ -243,7 +240,6 @@ async fn measured(http: &Http, scope: &Scope, share: f64) -> Reply<ImprovementRe
     params(UserQuery),
     responses(
         (status = 200, body = ImprovementReply),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn improvement(
@@ -263,7 +259,6 @@ pub async fn improvement(
     params(ScopeQuery),
     responses(
         (status = 200, body = ImprovementReply),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn admin_improvement(
@@ -282,7 +277,6 @@ pub async fn admin_improvement(
     params(UserQuery),
     responses(
         (status = 200, body = LearnedReply),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn learned(
@@ -345,7 +339,6 @@ async fn wishes(
     params(UserQuery),
     responses(
         (status = 200, body = LearningReply),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn learning(

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
+use crate::error::ApiError;
 use crate::lists;
 use hone_api_types::List;
 
@@ -139,7 +139,6 @@ fn forget_item(row: &ForgetRow) -> (i64, ForgetItem) {
     params(PrivacyPage),
     responses(
         (status = 200, body = List<ConsentItem>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_consents(
@@ -158,7 +157,6 @@ pub async fn list_consents(
     params(PrivacyPage),
     responses(
         (status = 200, body = List<ForgetItem>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_forgets(State(http): State<Arc<Http>>, query: PageOr) -> Reply<List<ForgetItem>> {

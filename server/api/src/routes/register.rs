@@ -27,6 +27,10 @@ const UNREADABLE: [(&str, &str); 4] = [
     ("413", "The body is too large"),
     ("415", "The body is not JSON"),
 ];
+const UNAVAILABLE: (&str, &str) = (
+    "503",
+    "A part that the answer needs is not there, at present or at all",
+);
 const LIMITED: (&str, &str) = (
     "429",
     "A limit is reached, or the waiting line is full; see retry-after",
@@ -125,7 +129,7 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operati
 fn describe_failures(operation: &mut Operation, rule: Rule, body: &str) {
     let mut failures = Vec::new();
     if rule.right != Right::Open {
-        failures.extend([UNKNOWN_CALLER, NOT_ALLOWED]);
+        failures.extend([UNKNOWN_CALLER, NOT_ALLOWED, UNAVAILABLE]);
     }
     let parameters = operation.parameters.iter().flatten();
     let in_query =

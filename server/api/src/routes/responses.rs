@@ -38,7 +38,6 @@ const INSTRUCTIONS: &str = "instructions";
         (status = 200, description = "The response; with `stream` its events", body = Value),
         (status = 404, description = "No such model, or no such previous response", body = ErrorBody),
         (status = 500, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn create_response(

@@ -74,7 +74,6 @@ impl SessionReply {
     params(SessionsQuery),
     responses(
         (status = 200, body = List<SessionReply>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_sessions(
@@ -249,7 +248,6 @@ pub struct SessionHead {
     responses(
         (status = 200, body = ConversationReply),
         (status = 404, description = "No such session of yours", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn get_session(
@@ -396,7 +394,6 @@ impl TurnsQuery {
     params(TurnsQuery),
     responses(
         (status = 200, body = List<TurnLineReply>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_turns(

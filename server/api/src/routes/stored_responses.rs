@@ -151,7 +151,6 @@ fn object_of(http: &Http, turn: &Turn) -> Value {
     responses(
         (status = 200, description = "The response", body = Value),
         (status = 404, description = "No such response of the caller", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn get_response(
@@ -182,7 +181,6 @@ pub struct DeletedResponse {
     responses(
         (status = 200, body = DeletedResponse),
         (status = 404, description = "No such response of the caller", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn delete_response(
@@ -208,7 +206,6 @@ pub async fn delete_response(
     responses(
         (status = 400, description = "It was not made in the background", body = ErrorBody),
         (status = 404, description = "No such response of the caller", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn cancel_response(

@@ -65,7 +65,6 @@ pub struct TokenizeReply {
     responses(
         (status = 200, body = TokenizeReply),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn tokenize(
@@ -167,7 +166,6 @@ pub struct DetokenizeReply {
     responses(
         (status = 200, body = DetokenizeReply),
         (status = 404, description = "No such model", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn detokenize(

@@ -242,7 +242,6 @@ impl TurnReply {
     responses(
         (status = 200, body = TurnReply),
         (status = 404, description = "No such turn of yours", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn get_turn(

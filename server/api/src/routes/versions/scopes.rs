@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::common::{ListQuery, page_limit};
 use super::target::any_scope;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
+use crate::error::ApiError;
 use crate::lists;
 use crate::routes::Reply;
 use hone_api_types::NumberedList;
@@ -121,7 +121,6 @@ fn page_of(query: &ListQuery) -> Result<Window, ApiError> {
     params(ListQuery),
     responses(
         (status = 200, body = NumberedList<ScopeReply>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_scopes(
@@ -143,7 +142,6 @@ pub async fn list_scopes(
     params(ListQuery),
     responses(
         (status = 200, body = NumberedList<RefusalReply>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_refusals(

@@ -13,7 +13,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::target::any_scope;
-use crate::error::{ApiError, ErrorBody};
+use crate::error::ApiError;
 use crate::routes::Reply;
 use crate::{Http, lists};
 
@@ -193,7 +193,6 @@ async fn gather(
     params(VersionSeriesQuery),
     responses(
         (status = 200, body = VersionSeriesReply),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn version_series(

@@ -267,7 +267,6 @@ pub(super) async fn lineage(
     params(ListQuery),
     responses(
         (status = 200, body = VersionList),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_versions(
@@ -289,7 +288,6 @@ pub async fn list_versions(
     responses(
         (status = 200, body = LineageReply),
         (status = 404, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn get_version(
