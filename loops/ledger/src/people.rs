@@ -202,17 +202,6 @@ pub enum PeopleChange {
     DropMember(String, String),
 }
 
-impl PeopleChange {
-    /// Whether a key's calls are collected although they say `store: false`.
-    pub fn despite_store_false(id: &str, despite: bool) -> Self {
-        let change = KeyChange {
-            despite_store_false: Some(despite),
-            ..KeyChange::default()
-        };
-        Self::ChangeKey(id.to_owned(), change)
-    }
-}
-
 /// What became of a change. Only `Done` leaves a trace, in the tables and in the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
@@ -299,7 +288,7 @@ pub fn chained(before: Digest, number: u64, entry: &AuditEntry, detail: &str) ->
     Digest(hash.finalize().into())
 }
 
-/// The durable record of people. Implementations pass [`crate::suite::people`].
+/// The durable record of people. Implementations pass `crate::suite::people`.
 #[async_trait]
 pub trait People: Send + Sync {
     /// Does a change and records it, or does neither.

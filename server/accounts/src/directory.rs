@@ -66,15 +66,16 @@ pub struct Signed {
 }
 
 impl Directory {
-    /// A directory over a store.
+    /// A directory over a store. Without `outbound` no token of an identity provider is taken.
     pub async fn open(
         (store, clock): (Arc<dyn People>, Arc<dyn Clock>),
         config: PeopleConfig,
-        outbound: Arc<Outbound>,
+        outbound: Option<Arc<Outbound>>,
     ) -> Result<Self, LedgerError> {
         let (tries, window_ms) = (config.attempts_max, config.attempts_window_ms);
         let rows = config.remembered_max;
-        let tokens = config.oidc.clone().map(|oidc| Tokens::new(oidc, outbound));
+        let provider = config.oidc.clone().zip(outbound);
+        let tokens = provider.map(|(oidc, outbound)| Tokens::new(oidc, outbound));
         let tokens = tokens.transpose();
         let directory = Self {
             memory: Mutex::new(Memory::new(rows)),

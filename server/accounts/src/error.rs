@@ -26,6 +26,14 @@ pub enum Error {
         /// What to do.
         message: String,
     },
+    /// The caller may not do this.
+    #[error("{message}")]
+    Forbidden {
+        /// The stable name.
+        code: &'static str,
+        /// Who may.
+        message: String,
+    },
     /// A limit of the caller's own is reached.
     #[error("{message}")]
     Limited {

@@ -5,6 +5,7 @@
 
 pub mod audit;
 mod caller;
+pub mod changes;
 mod config;
 mod crypto;
 mod directory;

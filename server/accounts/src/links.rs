@@ -7,11 +7,12 @@ use hone_ledger::{Changed, Invite, PeopleChange, User};
 use hone_net::counted;
 use serde_json::json;
 
+use crate::Caller;
 use crate::Error;
+use crate::directory::caller_of;
 use crate::error::{secret_error, too_many};
 use crate::lock::locked;
 use crate::secrets;
-use crate::{AuthMethod, Caller, EffectiveLimits};
 use crate::{Directory, Signed, audit};
 use hone_domain::LOCAL_OWNER;
 
@@ -124,15 +125,7 @@ impl Directory {
             created_ms: now_ms,
             signed_in_ms: None,
         };
-        let caller = Caller {
-            owner: user.name.clone(),
-            role: user.role,
-            via: AuthMethod::Session,
-            allowance: EffectiveLimits::default(),
-            despite_store_false: false,
-            raw_logprobs: None,
-            acted_by: None,
-        };
+        let caller = caller_of(user.clone());
         let detail = json!({"role": user.role.as_str(), "by": invite.by});
         let entry = audit::entry(&caller, now_ms, ("invite.take", &user.name), detail);
         let change = PeopleChange::TakeInvite(token, user.clone());

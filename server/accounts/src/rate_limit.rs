@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use hone_domain::{Millis, RateLimits, RequestId};
+use hone_domain::{Millis, RateLimits, RequestId, UserRole};
 use hone_runtime::Clock;
 
 use crate::Caller;
 use crate::Error;
-use crate::config::LimitsConfig;
+use crate::config::{LimitSet, LimitsConfig};
 use crate::lock::locked;
 
 const MINUTE_MS: u64 = 60_000;
@@ -106,6 +106,19 @@ pub struct RateLimitStatus {
     pub tokens: Option<RateLimitInfo>,
 }
 
+fn bounded(
+    caller: &Caller,
+    wanted: Option<RateLimits>,
+    own: RateLimits,
+    everybodys: LimitSet,
+) -> RateLimits {
+    let wanted = wanted.unwrap_or_default();
+    match caller.role {
+        UserRole::Admin => wanted,
+        _ => wanted.within(own, everybodys.rates()),
+    }
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     rows: HashMap<String, Row>,
@@ -164,6 +177,17 @@ impl RateLimiter {
     /// The limits of everybody without exceptions.
     pub fn limits(&self) -> LimitsConfig {
         *self.config.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Limits of a key that a caller makes: nobody makes one with looser limits than their own, but an admin.
+    pub fn of_key(&self, caller: &Caller, wanted: Option<RateLimits>) -> RateLimits {
+        let own = caller.allowance.key.as_ref().map(|(_, own)| *own);
+        bounded(caller, wanted, own.unwrap_or_default(), self.limits().key)
+    }
+
+    /// The same of an agent.
+    pub fn of_agent(&self, caller: &Caller, wanted: Option<RateLimits>) -> RateLimits {
+        bounded(caller, wanted, caller.allowance.owner, self.limits().owner)
     }
 
     /// Other limits from now on; what was used stays used.

@@ -30,7 +30,11 @@ impl Rig {
             ..defaults("people")
         };
         let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
-        let opened = Directory::open((Arc::new(store.unwrap()), clock.clone()), config, outbound);
+        let opened = Directory::open(
+            (Arc::new(store.unwrap()), clock.clone()),
+            config,
+            Some(outbound),
+        );
         let people = opened.await.unwrap();
         for name in names {
             let user = User {

@@ -326,13 +326,18 @@ pub fn parse_role(name: Option<&str>) -> Result<UserRole, RequestError> {
 
 /// A name that an account may have.
 pub fn parse_name(name: &str) -> Result<(), RequestError> {
-    if is_name(name) {
-        return Ok(());
+    match is_name(name) {
+        true => Ok(()),
+        false => Err(not_a_name()),
     }
-    Err(RequestError::invalid(
+}
+
+/// What a name is.
+pub fn not_a_name() -> RequestError {
+    RequestError::invalid(
         "name",
         "a name has 1 to 64 of a-z, 0-9, ., _, -, @, begins with a letter or digit, and is not \"local\"",
-    ))
+    )
 }
 
 /// A password that an account may have.

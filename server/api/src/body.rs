@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
-use hone_api_types::JsonObject;
+use hone_api_types::{JsonObject, RequestError};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::error::ApiError;
@@ -52,7 +52,8 @@ pub async fn read_bytes(
             }
             Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large(limits)),
             Ok(Err(error)) => {
-                return Err(ApiError::Syntax(format!("the body broke off ({error})")));
+                let why = format!("the body broke off ({error})");
+                return Err(RequestError::Syntax(why).into());
             }
             Ok(Ok(collected)) => collected.to_bytes(),
         },

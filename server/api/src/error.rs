@@ -3,6 +3,11 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use hone_accounts::changes::Refusal;
+use hone_accounts::expiry;
+use hone_accounts::links::name_taken;
+use hone_api_types::RequestError;
+use hone_api_types::people::not_a_name;
 use hone_domain::ServeError;
 use hone_ledger::LedgerError;
 use serde::Serialize;
@@ -11,25 +16,9 @@ use utoipa::ToSchema;
 /// What can go wrong with a request. Messages say what was wrong, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// The body is not JSON.
-    #[error("the request body is not valid JSON: {0}")]
-    Syntax(String),
-    /// A field has the wrong type or value.
-    #[error("{message}")]
-    Invalid {
-        /// Path of the field.
-        param: String,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// A field that is known but does nothing here, so it is refused instead of ignored.
-    #[error("{message}")]
-    Unsupported {
-        /// Path of the field.
-        param: String,
-        /// What it would need.
-        message: String,
-    },
+    /// A body that cannot be taken, or a field of it.
+    #[error(transparent)]
+    Request(#[from] RequestError),
     /// Prompt and completion do not fit.
     #[error(
         "this model's maximum context length is {max_positions} tokens, but the prompt has {prompt_tokens} and needs room for at least one more; shorten the field `{param}`{}",
@@ -140,17 +129,6 @@ pub enum ApiError {
     Internal(String),
 }
 
-impl From<hone_api_types::RequestError> for ApiError {
-    fn from(error: hone_api_types::RequestError) -> Self {
-        use hone_api_types::RequestError;
-        match error {
-            RequestError::Syntax(why) => Self::Syntax(why),
-            RequestError::Invalid { param, message } => Self::Invalid { param, message },
-            RequestError::Unsupported { param, message } => Self::Unsupported { param, message },
-        }
-    }
-}
-
 /// The details are for the log.
 impl From<LedgerError> for ApiError {
     fn from(error: LedgerError) -> Self {
@@ -166,12 +144,10 @@ impl From<hone_accounts::Error> for ApiError {
     fn from(error: hone_accounts::Error) -> Self {
         use hone_accounts::Error;
         match error {
-            Error::Invalid { param, message } => Self::Invalid {
-                param: param.to_owned(),
-                message,
-            },
+            Error::Invalid { param, message } => Self::invalid(param, message),
             Error::NotFound(message) => Self::NotFound(message),
             Error::Credentials { code, message } => Self::Credentials { code, message },
+            Error::Forbidden { code, message } => Self::Forbidden { code, message },
             Error::Limited {
                 code,
                 message,
@@ -184,6 +160,50 @@ impl From<hone_accounts::Error> for ApiError {
             Error::Conflict { code, message } => Self::Conflict { code, message },
             Error::Unavailable { code, message } => Self::Unavailable { code, message },
             Error::Internal(message) => Self::Internal(message),
+        }
+    }
+}
+
+/// How HTTP words what changes of accounts are refused for.
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let missing = |what: &str, name: &str, chars: usize, how: &str| {
+            let shown: String = name.chars().take(chars).collect();
+            Self::NotFound(format!("{what}{shown} {how}"))
+        };
+        match refusal {
+            Refusal::Name(_) => not_a_name().into(),
+            Refusal::Taken(name) => name_taken(&name).into(),
+            Refusal::NoAccount(name) => missing("no account ", &name, 64, "is known"),
+            Refusal::NoAgent(name) => missing("no agent ", &name, 64, "of yours is known"),
+            Refusal::NoTeam(name) => missing("no team ", &name, 64, "is known"),
+            Refusal::NoKey(id) => missing("no key ", &id, 40, "of yours is in use"),
+            Refusal::NotMember { member, .. } => missing("", &member, 64, "is not in this team"),
+            Refusal::Expired => Self::NotFound(expiry::over("POST /v1/keys")),
+            Refusal::NoPerson(_) => Self::invalid(
+                "name",
+                "an agent is in the team of its keeper and in no other",
+            ),
+            Refusal::IsAgent(name) => Self::Conflict {
+                code: "is_agent",
+                message: format!(
+                    "{name} is an agent: it has the role user, and nobody signs in as it"
+                ),
+            },
+            Refusal::InAnotherTeam(member) => Self::Conflict {
+                code: "in_another_team",
+                message: format!("{member} is in another team; everybody is in one at most"),
+            },
+            Refusal::RoleAbove { most, role, .. } => Self::Forbidden {
+                code: "role_above_yours",
+                message: format!(
+                    "a key may do at most what you may; {} is not within {}",
+                    role.as_str(),
+                    most.as_str()
+                ),
+            },
+            Refusal::Other(error) => error.into(),
+            Refusal::Ledger(error) => error.into(),
         }
     }
 }
@@ -212,27 +232,19 @@ pub struct ErrorBody {
 impl ApiError {
     /// A field with the wrong type or value.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Invalid {
-            param: param.into(),
-            message: message.into(),
-        }
+        RequestError::invalid(param, message).into()
     }
 
     /// A known field that does nothing here.
     pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::Unsupported {
-            param: param.into(),
-            message: message.into(),
-        }
+        RequestError::unsupported(param, message).into()
     }
 
     /// Status, type and code.
     pub fn class(&self) -> (StatusCode, &'static str, &'static str) {
         const REQUEST: &str = "invalid_request_error";
         match self {
-            Self::Syntax(_) => (StatusCode::BAD_REQUEST, REQUEST, "invalid_json"),
-            Self::Invalid { .. } => (StatusCode::BAD_REQUEST, REQUEST, "invalid_value"),
-            Self::Unsupported { .. } => (StatusCode::BAD_REQUEST, REQUEST, "unsupported_parameter"),
+            Self::Request(error) => (StatusCode::BAD_REQUEST, REQUEST, error.code()),
             Self::ContextLength { .. } => {
                 (StatusCode::BAD_REQUEST, REQUEST, "context_length_exceeded")
             }
@@ -289,9 +301,7 @@ impl ApiError {
     pub fn body(&self) -> ErrorBody {
         let (_, kind, code) = self.class();
         let param = match self {
-            Self::Invalid { param, .. } | Self::Unsupported { param, .. } if !param.is_empty() => {
-                Some(param.clone())
-            }
+            Self::Request(error) => error.param().filter(|p| !p.is_empty()).map(str::to_owned),
             Self::ContextLength { param, .. } => Some((*param).to_owned()),
             Self::ModelNotFound(_) | Self::VersionNotFound(_) => Some("model".to_owned()),
             _ => None,

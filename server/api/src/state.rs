@@ -19,9 +19,10 @@ use crate::page::Page;
 use crate::replays::{Replaying, Replays};
 use crate::settings::Setting;
 use crate::swap::Swap;
-use hone_accounts::Directory;
 use hone_accounts::audit::Audit;
+use hone_accounts::changes::{Actor, Changes};
 use hone_accounts::rate_limit::RateLimiter;
+use hone_accounts::{Caller, Directory};
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::BindingConfig;
 use hone_inference::InferenceService;
@@ -200,6 +201,16 @@ impl Http {
     /// Whether a key of the configuration has this owner.
     pub fn is_configured_owner(&self, name: &str) -> bool {
         self.guard.get().keys.iter().any(|key| key.owner == name)
+    }
+
+    /// Changes of accounts by a caller.
+    pub fn changes<'a>(&'a self, caller: &'a Caller) -> Changes<'a> {
+        let keys = &self.guard.get().keys;
+        Changes {
+            people: &self.people,
+            actor: Actor::Caller(caller),
+            configured: keys.iter().map(|key| key.owner.clone()).collect(),
+        }
     }
 
     /// Bounds of request bodies.

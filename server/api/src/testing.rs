@@ -486,7 +486,7 @@ fn known_guard() -> Guard {
 
 async fn directory_of(store: Arc<dyn People>, clock: Arc<ManualClock>) -> Arc<Directory> {
     let outbound = Arc::new(Outbound::new(&defaults("outbound")).unwrap());
-    let opened = Directory::open((store, clock), defaults("people"), outbound);
+    let opened = Directory::open((store, clock), defaults("people"), Some(outbound));
     Arc::new(opened.await.unwrap())
 }
 

@@ -6,22 +6,18 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
-use hone_domain::{RateLimits, UserRole};
-use hone_ledger::{Changed, Keeper, PeopleChange, User, UserChange};
-use serde_json::json;
+use hone_domain::RateLimits;
+use hone_ledger::{Keeper, User};
 
 use super::Reply;
 use super::auth::{Made, strict};
-use super::teams::{is_known, unknown_team};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_accounts::Caller;
-use hone_accounts::audit;
-use hone_accounts::links::name_taken;
+use hone_accounts::changes::Refusal;
 use hone_api_types::List;
 use hone_api_types::groups::{AgentPatch, AgentReply, AgentRequest};
-use hone_api_types::people::parse_name;
 
 /// One's own agents, and those of one's team.
 #[utoipa::path(
@@ -29,7 +25,6 @@ use hone_api_types::people::parse_name;
     path = "/v1/agents",
     responses(
         (status = 200, body = List<AgentReply>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_agents(
@@ -51,7 +46,6 @@ pub async fn list_agents(
     path = "/admin/v1/agents",
     responses(
         (status = 200, body = List<AgentReply>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_all_agents(
@@ -75,25 +69,8 @@ async fn list(
 
 fn shown(http: &Http, caller: &Caller, user: User) -> Option<AgentReply> {
     let consent = http.rules.own_consent(&user.name).learning;
-    let manages = decides(http, caller, &user.name);
+    let manages = http.changes(caller).decides(&user.name);
     AgentReply::of(user, manages, consent)
-}
-
-/// Whether a caller may change an agent.
-fn decides(http: &Http, caller: &Caller, agent: &str) -> bool {
-    let groups = http.people.groups();
-    groups.keeps(&caller.owner, agent) || (caller.role == UserRole::Admin && groups.is_agent(agent))
-}
-
-/// Nobody gives an agent looser limits than their own; an admin sets what they like.
-fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
-    if caller.role == UserRole::Admin {
-        return wanted;
-    }
-    wanted.within(
-        caller.allowance.owner,
-        http.rate_limiter.limits().owner.rates(),
-    )
 }
 
 /// Makes an agent: an account of a program, which nobody signs in to.
@@ -106,7 +83,6 @@ fn limits_for(http: &Http, caller: &Caller, wanted: RateLimits) -> RateLimits {
         (status = 403, description = "Only its lead makes an agent of a team, and only an admin one of somebody else", body = ErrorBody),
         (status = 404, description = "No such team or person", body = ErrorBody),
         (status = 409, description = "The name is taken, or there are too many", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn add_agent(
@@ -115,91 +91,15 @@ pub async fn add_agent(
     request: Request,
 ) -> Made<AgentReply> {
     let body: AgentRequest = strict(&http, request).await?;
-    let (people, caller) = (&http.people, &context.caller);
-    parse_name(&body.name)?;
-    if http.is_configured_owner(&body.name) {
-        return Err(name_taken(&body.name).into());
-    }
-    let keeper = keeper_of(&http, caller, (body.owner, body.team)).await?;
-    check_number(&http, &keeper).await?;
-    let limits = body.limits.map(RateLimits::from).unwrap_or_default();
-    let user = User {
-        name: body.name,
-        role: UserRole::User,
-        password: None,
-        disabled: false,
-        limits: limits_for(&http, caller, limits),
-        keeper: Some(keeper),
-        created_ms: people.now_ms(),
-        signed_in_ms: None,
-    };
-    let detail = match &user.keeper {
-        Some(Keeper::Owner(owner)) => json!({"owner": owner}),
-        Some(Keeper::Team(team)) => json!({"team": team}),
-        None => json!({}),
-    };
-    let act = ("agent.add", user.name.as_str());
-    let entry = audit::entry(caller, people.now_ms(), act, detail);
-    let change = PeopleChange::AddUser(user.clone());
-    let changed = people.change(&change, &entry).await;
-    match changed? {
-        Changed::Done => {}
-        Changed::Taken => return Err(name_taken(&user.name).into()),
-        Changed::Missing => return Err(unknown_team("of that name")),
-    }
-    let reply = shown(&http, caller, user);
+    let caller = &context.caller;
+    let limits = http
+        .rate_limiter
+        .of_agent(caller, body.limits.map(RateLimits::from));
+    let changes = http.changes(caller);
+    let added = changes.add_agent(body.name, body.owner, body.team, limits);
+    let reply = shown(&http, caller, added.await?);
     let reply = reply.ok_or_else(|| ApiError::Internal("an agent without keeper".to_owned()))?;
     Ok((StatusCode::CREATED, Json(reply)))
-}
-
-/// Whose a new agent is to be, if the caller may say so.
-async fn keeper_of(
-    http: &Http,
-    caller: &Caller,
-    wanted: (Option<String>, Option<String>),
-) -> Result<Keeper, ApiError> {
-    let is_admin = caller.role == UserRole::Admin;
-    let forbidden = |message: &str| ApiError::Forbidden {
-        code: "not_your_agent",
-        message: message.to_owned(),
-    };
-    match wanted {
-        (Some(_), Some(_)) => Err(ApiError::invalid("team", "say owner or team, not both")),
-        (None, None) => Ok(Keeper::Owner(caller.owner.clone())),
-        (None, Some(team)) => {
-            if is_admin || http.people.groups().leads(&caller.owner, &team) {
-                return Ok(Keeper::Team(team));
-            }
-            Err(forbidden(
-                "a team's agents are made by its lead or an admin",
-            ))
-        }
-        (Some(owner), None) => {
-            if owner == caller.owner {
-                return Ok(Keeper::Owner(owner));
-            }
-            if !is_admin {
-                return Err(forbidden("only an admin makes agents for somebody else"));
-            }
-            is_known(http, &owner).await?;
-            Ok(Keeper::Owner(owner))
-        }
-    }
-}
-
-async fn check_number(http: &Http, keeper: &Keeper) -> Result<(), ApiError> {
-    let users = http.people.store().users().await?;
-    let is_counted = |user: &&User| user.keeper.as_ref() == Some(keeper) && !user.disabled;
-    let most = http.people.config().agents_per_keeper_max;
-    if users.iter().filter(is_counted).count() < most {
-        return Ok(());
-    }
-    Err(ApiError::Conflict {
-        code: "too_many_agents",
-        message: format!(
-            "there are {most} agents already (people.agents_per_keeper_max); disable one first"
-        ),
-    })
 }
 
 /// Changes an agent: its limits, closed or not. Its keeper may, the lead of its team, and admins.
@@ -211,7 +111,6 @@ async fn check_number(http: &Http, keeper: &Keeper) -> Result<(), ApiError> {
     responses(
         (status = 200, body = AgentReply),
         (status = 404, description = "No such agent of yours", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn change_agent(
@@ -221,26 +120,11 @@ pub async fn change_agent(
     request: Request,
 ) -> Reply<AgentReply> {
     let body: AgentPatch = strict(&http, request).await?;
-    let (people, caller) = (&http.people, &context.caller);
-    let unknown = || {
-        let shown: String = name.chars().take(64).collect();
-        ApiError::NotFound(format!("no agent {shown} of yours is known"))
-    };
-    if !decides(&http, caller, &name) {
-        return Err(unknown());
-    }
-    let limits = body.limits.map(RateLimits::from);
-    let change = UserChange {
-        disabled: body.disabled,
-        limits: limits.map(|limits| limits_for(&http, caller, limits)),
-        ..UserChange::default()
-    };
-    let detail = json!({"disabled": change.disabled, "limits": change.limits});
-    let entry = audit::entry(caller, people.now_ms(), ("agent.change", &name), detail);
-    let change = PeopleChange::ChangeUser(name.clone(), change);
-    let changed = people.change(&change, &entry).await;
-    changed?;
-    let user = people.store().user(&name).await?;
-    let reply = user.and_then(|user| shown(&http, caller, user));
-    Ok(Json(reply.ok_or_else(unknown)?))
+    let caller = &context.caller;
+    let of_agent = |limits| http.rate_limiter.of_agent(caller, Some(limits));
+    let limits = body.limits.map(RateLimits::from).map(of_agent);
+    let changes = http.changes(caller);
+    let agent = changes.change_agent(&name, body.disabled, limits).await?;
+    let reply = shown(&http, caller, agent);
+    Ok(Json(reply.ok_or(Refusal::NoAgent(name))?))
 }

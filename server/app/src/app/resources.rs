@@ -113,7 +113,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let name = config.model.served_name();
     let telemetry = Telemetry::start(&config.telemetry, &outbound, name)?;
     let times = (store.clone(), clock.clone());
-    let people = Directory::open(times, config.people.clone(), outbound.clone()).await;
+    let people = Directory::open(times, config.people.clone(), Some(outbound.clone())).await;
     let bounds = config.http.index(config.binding.retry_ms);
     let index = SessionIndex::new(bounds).with_habits(config.binding.habits()?);
     Ok(Resources {

@@ -2,18 +2,15 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use hone_domain::{LOCAL_OWNER, Millis, RateLimits, UserRole};
-use hone_ledger::{
-    ApiKey, AuditEntry, Changed, Keeper, Ledger, People, PeopleChange, User, UserChange,
-};
+use hone_accounts::changes::{Actor, Changes, NewKey, Refusal, check_name};
+use hone_accounts::{Directory, expiry, password_fault};
+use hone_domain::{Millis, RateLimits, UserRole};
+use hone_ledger::{ApiKey, Keeper, KeyChange, Ledger, LedgerError, People, User, UserChange};
 use hone_ledger_sql::SqliteLedger;
 use hone_runtime::{Clock, SystemClock};
-use serde_json::{Value, json};
-
-use hone_accounts::secrets;
-use hone_accounts::{PeopleConfig, expiry, is_name, password_fault};
 
 use super::place::{ACTOR, Place, ledger_file, tell_of_new_ledger};
 use crate::table::{Side::Left, table};
@@ -182,27 +179,34 @@ fn role(name: &str) -> Result<UserRole, String> {
         .ok_or_else(|| "a role is one of user, developer, auditor, admin".to_owned())
 }
 
-/// The database, opened for one command.
-pub(super) struct Desk {
-    pub(super) ledger: SqliteLedger,
-    config: PeopleConfig,
-    pub(super) now_ms: Millis,
-}
-
-/// As [`at_desk`], for what only looks: a mistyped folder is not a new one.
-pub(super) fn at_old_desk<T>(
+/// Reads accounts. A mistyped folder is not a new one.
+pub(super) fn read<T>(
     place: &Place,
-    work: impl AsyncFnOnce(&Desk) -> Result<T, String>,
+    work: impl AsyncFnOnce(&dyn People) -> Result<T, LedgerError>,
 ) -> Result<T, String> {
-    let config = place.config()?;
-    ledger_file(&config)?;
-    at_desk(place, work)
+    ledger_file(&place.config()?)?;
+    at(place, async |people| Ok(work(people.store()).await?))
 }
 
-/// Runs one command on the database.
-pub(super) fn at_desk<T>(
+/// Makes one change of accounts.
+pub(super) fn change<T>(
     place: &Place,
-    work: impl AsyncFnOnce(&Desk) -> Result<T, String>,
+    work: impl AsyncFnOnce(&Changes<'_>) -> Result<T, Refusal>,
+) -> Result<T, String> {
+    at(place, async |people| {
+        let changes = Changes {
+            people,
+            actor: Actor::Command(ACTOR),
+            configured: Vec::new(),
+        };
+        work(&changes).await
+    })
+}
+
+/// Runs one command on the accounts in the data folder.
+fn at<T>(
+    place: &Place,
+    work: impl AsyncFnOnce(&Directory) -> Result<T, Refusal>,
 ) -> Result<T, String> {
     let config = place.config()?;
     let folder = config.store.folder()?;
@@ -213,126 +217,70 @@ pub(super) fn at_desk<T>(
         .map_err(|error| format!("the async thread could not be started: {error}"))?;
     runtime.block_on(async {
         let ledger = SqliteLedger::open_beside(&config.store.sqlite(&folder)).await;
-        let desk = Desk {
-            ledger: ledger.map_err(|e| e.to_string())?,
-            config: config.people,
-            now_ms: SystemClock::default().now_ms(),
+        let ledger = Arc::new(ledger.map_err(|e| e.to_string())?);
+        let clock = Arc::new(SystemClock::default());
+        // Nobody signs in here, so no identity provider is asked.
+        let done = match Directory::open((ledger.clone(), clock), config.people, None).await {
+            Ok(directory) => work(&directory).await,
+            Err(error) => Err(error.into()),
         };
-        let done = work(&desk).await;
-        desk.ledger.close().await;
-        done
+        ledger.close().await;
+        done.map_err(sentence)
     })
 }
 
-impl Desk {
-    pub(super) async fn change(
-        &self,
-        change: PeopleChange,
-        act: &str,
-        object: &str,
-        detail: Value,
-    ) -> Result<Changed, String> {
-        let entry = AuditEntry {
-            at_ms: self.now_ms,
-            actor: ACTOR.to_owned(),
-            act: act.to_owned(),
-            object: object.to_owned(),
-            detail,
-        };
-        let changed = self.ledger.change(&change, &entry).await;
-        changed.map_err(|e| e.to_string())
-    }
-
-    /// One account.
-    pub(super) async fn user(&self, name: &str) -> Result<Option<User>, String> {
-        self.ledger.user(name).await.map_err(|e| e.to_string())
-    }
-
-    async fn change_user(&self, name: String, change: UserChange) -> Result<(), String> {
-        let known = self.user(&name).await?;
-        let is_agent = known.is_some_and(|user| user.keeper.is_some());
-        if is_agent && (change.role.is_some() || change.password.is_some()) {
-            return Err(format!(
-                "{name} is an agent: it has the role user, and nobody signs in as it"
-            ));
+/// How the command line words what a change is refused for.
+pub(super) fn sentence(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Name(name) => format!(
+            "{name:?} cannot be a name: 1 to 64 of a-z, 0-9, ., _, -, @, beginning with a letter or digit, and not \"local\""
+        ),
+        Refusal::Taken(name) => format!("the name {name} is taken"),
+        Refusal::NoAccount(name) => format!(
+            "there is no account {name}; `hone user list` shows them, `hone user add` makes one"
+        ),
+        Refusal::NoAgent(name) => {
+            format!("there is no agent {name}; `hone agent list` shows them")
         }
-        let detail = json!({
-            "role": change.role.map(UserRole::as_str), "disabled": change.disabled,
-            "password": change.password.is_some(),
-        });
-        let wanted = PeopleChange::ChangeUser(name.clone(), change);
-        match self.change(wanted, "user.change", &name, detail).await? {
-            Changed::Done => Ok(()),
-            _ => Err(no_account(&name)),
+        Refusal::NoTeam(name) => format!(
+            "there is no team {name}; `hone team list` shows them, `hone team add` makes one"
+        ),
+        Refusal::NoKey(id) => format!("no key {id} is in use; `hone key list` shows them"),
+        Refusal::NotMember { team, .. } => {
+            format!("they are not in the team {team}; `hone team list` shows who is")
         }
-    }
-
-    async fn add_key(&self, wanted: ApiKey, key: &str) -> Result<(), String> {
-        if wanted.owner != LOCAL_OWNER {
-            let owner = self.user(&wanted.owner).await?;
-            let owner = owner.ok_or_else(|| no_account(&wanted.owner))?;
-            if !owner.role.covers(wanted.role) {
-                let remedy = match owner.keeper {
-                    Some(_) => "agents always have it",
-                    None => "change it with `hone user role`",
-                };
-                return Err(format!(
-                    "{} has the role {}, and a key of it cannot be {}; {remedy}",
-                    owner.name,
-                    owner.role.as_str(),
-                    wanted.role.as_str()
-                ));
-            }
+        Refusal::Expired => expiry::over("`hone key add`"),
+        Refusal::NoPerson(name) => {
+            format!("{name} is an agent; name the person or team that keeps it")
         }
-        let id = wanted.id.clone();
-        let detail = json!({"owner": wanted.owner, "role": wanted.role.as_str()});
-        let change = PeopleChange::AddKey(wanted);
-        self.change(change, "key.make", &id, detail).await?;
-        println!("{key}");
-        Ok(())
-    }
-
-    async fn rotate(&self, id: &str) -> Result<(), String> {
-        let old = self.ledger.key(id).await.map_err(|e| e.to_string())?;
-        let old = old.ok_or_else(|| no_key(id))?;
-        expiry::check_rotated(old.expires_ms, self.now_ms, "`hone key add`")?;
-        let made = secrets::new_key().map_err(|e| e.to_string())?;
-        let successor = ApiKey {
-            id: made.id.clone(),
-            sha256: Some(secrets::digest(&made.key)),
-            created_ms: self.now_ms,
-            used_ms: None,
-            ..old
-        };
-        let ends_ms = self.now_ms + self.config.key_overlap_ms;
-        let change = PeopleChange::RotateKey(id.to_owned(), successor, ends_ms);
-        let detail = json!({"successor": made.id, "ends_ms": ends_ms});
-        match self.change(change, "key.rotate", id, detail).await? {
-            Changed::Done => {
-                println!("{}", made.key);
-                Ok(())
-            }
-            _ => Err(no_key(id)),
+        Refusal::IsAgent(name) => {
+            format!("{name} is an agent: it has the role user, and nobody signs in as it")
         }
+        Refusal::InAnotherTeam(member) => format!(
+            "{member} is in another team, and everybody is in one at most; `hone team drop` takes them out"
+        ),
+        Refusal::RoleAbove {
+            owner,
+            is_agent,
+            most,
+            role,
+        } => {
+            let remedy = match is_agent {
+                true => "agents always have it",
+                false => "change it with `hone user role`",
+            };
+            format!(
+                "{owner} has the role {}, and a key of it cannot be {}; {remedy}",
+                most.as_str(),
+                role.as_str()
+            )
+        }
+        Refusal::Other(error) => error.to_string(),
+        Refusal::Ledger(error) => error.to_string(),
     }
 }
 
-pub(super) fn no_account(name: &str) -> String {
-    format!("there is no account {name}; `hone user list` shows them, `hone user add` makes one")
-}
-
-/// What a name may be.
-pub(super) fn not_a_name(name: &str) -> String {
-    format!(
-        "{name:?} cannot be a name: 1 to 64 of a-z, 0-9, ., _, -, @, beginning with a letter or digit, and not \"local\""
-    )
-}
-
-fn no_key(id: &str) -> String {
-    format!("no key {id} is in use; `hone key list` shows them")
-}
-
-/// A password as its hash: asked for twice, or one line of what is piped in.
+/// A password: asked for twice, or one line of what is piped in.
 fn ask_password() -> Result<String, String> {
     let failed = |error: std::io::Error| format!("the password could not be read: {error}");
     let password = if std::io::stdin().is_terminal() {
@@ -349,15 +297,15 @@ fn ask_password() -> Result<String, String> {
             .map_err(failed)?;
         line.trim_end_matches(['\r', '\n']).to_owned()
     };
-    if let Some(fault) = password_fault(&password) {
-        return Err(fault);
+    match password_fault(&password) {
+        Some(fault) => Err(fault),
+        None => Ok(password),
     }
-    secrets::hash_password(&password).map_err(|e| e.to_string())
 }
 
 /// `hone user`.
 pub(crate) fn user(command: UserCommand) -> Result<ExitCode, String> {
-    let (name, change, place) = match command {
+    let (name, wanted, place) = match command {
         UserCommand::Add {
             name,
             role,
@@ -382,7 +330,9 @@ pub(crate) fn user(command: UserCommand) -> Result<ExitCode, String> {
             (name, change, place)
         }
     };
-    at_desk(&place, async |desk| desk.change_user(name, change).await)?;
+    change(&place, async |changes| {
+        changes.change_user(&name, wanted).await
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -399,32 +349,17 @@ fn add_user(
     no_password: bool,
     place: &Place,
 ) -> Result<ExitCode, String> {
-    if !is_name(name) {
-        return Err(not_a_name(name));
-    }
+    check_name(name).map_err(sentence)?;
     let password = if no_password {
         None
     } else {
         Some(ask_password()?)
     };
-    at_desk(place, async |desk| {
-        let user = User {
-            name: name.to_owned(),
-            role,
-            password,
-            disabled: false,
-            limits: RateLimits::default(),
-            keeper: None,
-            created_ms: desk.now_ms,
-            signed_in_ms: None,
-        };
-        let detail = json!({"role": role.as_str()});
-        let added = desk.change(PeopleChange::AddUser(user), "user.add", name, detail);
-        match added.await? {
-            Changed::Done => Ok(ExitCode::SUCCESS),
-            _ => Err(format!("the name {name} is taken")),
-        }
-    })
+    change(place, async |changes| {
+        let added = changes.add_user(name.to_owned(), role, password, RateLimits::default());
+        added.await
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a text; a reader that closes its end early is no failure.
@@ -433,9 +368,7 @@ pub(super) fn print(text: &str) {
 }
 
 fn list_users(place: &Place) -> Result<ExitCode, String> {
-    let users = at_old_desk(place, async |desk| {
-        desk.ledger.users().await.map_err(|e| e.to_string())
-    })?;
+    let users = read(place, async |people| people.users().await)?;
     let row = |user: User| {
         let state = match (user.disabled, &user.keeper, &user.password) {
             (true, ..) => "disabled".to_owned(),
@@ -463,52 +396,44 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
             despite_store_false,
             limits,
             place,
-        } => at_desk(&place, async |desk| {
-            let made = secrets::new_key().map_err(|e| e.to_string())?;
-            let wanted = ApiKey {
-                id: made.id,
+        } => {
+            let now_ms = SystemClock::default().now_ms();
+            let new = NewKey {
                 owner,
                 label: name,
                 role,
-                sha256: Some(secrets::digest(&made.key)),
                 limits: limits.rates(),
                 despite_store_false,
                 raw_logprobs: None,
-                created_ms: desk.now_ms,
-                expires_ms: days.map(|days| desk.now_ms + i64::from(days) * DAY_MS),
-                revoked_ms: None,
-                used_ms: None,
+                expires_ms: days.map(|days| now_ms + i64::from(days) * DAY_MS),
             };
-            desk.add_key(wanted, &made.key).await
-        })?,
+            let (_, key) = change(&place, async |changes| changes.add_key(new).await)?;
+            println!("{key}");
+        }
         KeyCommand::List { owner, place } => list_keys(owner.as_deref(), &place)?,
         KeyCommand::Rotate { id, place } => {
-            at_desk(&place, async |desk| desk.rotate(&id).await)?;
+            let (_, key) = change(&place, async |changes| changes.rotate_key(&id).await)?;
+            println!("{key}");
         }
-        KeyCommand::DespiteStoreFalse { id, answer, place } => at_desk(&place, async |desk| {
-            let change = PeopleChange::despite_store_false(&id, answer);
-            let detail = json!({"despite_store_false": answer});
-            match desk.change(change, "key.change", &id, detail).await? {
-                Changed::Done => Ok(()),
-                _ => Err(no_key(&id)),
-            }
-        })?,
-        KeyCommand::Revoke { id, place } => at_desk(&place, async |desk| {
-            let change = PeopleChange::RevokeKey(id.clone(), desk.now_ms);
-            match desk.change(change, "key.revoke", &id, json!({})).await? {
-                Changed::Done => Ok(()),
-                _ => Err(no_key(&id)),
-            }
-        })?,
+        KeyCommand::DespiteStoreFalse { id, answer, place } => {
+            let wanted = KeyChange {
+                despite_store_false: Some(answer),
+                ..KeyChange::default()
+            };
+            change(&place, async |changes| {
+                changes.change_key(&id, wanted, None).await
+            })?;
+        }
+        KeyCommand::Revoke { id, place } => {
+            change(&place, async |changes| changes.revoke_any_key(&id).await)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn list_keys(owner: Option<&str>, place: &Place) -> Result<(), String> {
-    let (keys, now_ms) = at_old_desk(place, async |desk| {
-        let keys = desk.ledger.keys(owner).await.map_err(|e| e.to_string())?;
-        Ok((keys, desk.now_ms))
-    })?;
+    let keys = read(place, async |people| people.keys(owner).await)?;
+    let now_ms = SystemClock::default().now_ms();
     let row = |key: ApiKey| {
         let is_over = key
             .expires_ms

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use hone_ledger::{AuditQuery, People as _};
+use hone_ledger::AuditQuery;
 use serde_json::json;
 
-use super::accounts::{at_old_desk, print};
+use super::accounts::{print, read};
 use super::place::Place;
 
 /// The record of who did what.
@@ -32,9 +32,7 @@ pub(crate) enum AuditCommand {
 pub(crate) fn audit(command: AuditCommand) -> Result<ExitCode, String> {
     match command {
         AuditCommand::Verify { place } => {
-            let check = at_old_desk(&place, async |desk| {
-                desk.ledger.verify_audit().await.map_err(|e| e.to_string())
-            })?;
+            let check = read(&place, async |people| people.verify_audit().await)?;
             let (entries, head) = (check.entries, check.head);
             match check.first_broken {
                 None => println!("intact: {entries} entries, head {head}"),
@@ -50,9 +48,7 @@ pub(crate) fn audit(command: AuditCommand) -> Result<ExitCode, String> {
                 limit,
                 ..AuditQuery::default()
             };
-            let records = at_old_desk(&place, async |desk| {
-                desk.ledger.audit(&query).await.map_err(|e| e.to_string())
-            })?;
+            let records = read(&place, async |people| people.audit(&query).await)?;
             let items = records
                 .into_iter()
                 .map(hone_api_types::people::AuditItem::from);

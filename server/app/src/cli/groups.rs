@@ -3,17 +3,13 @@
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Subcommand};
-use hone_domain::UserRole;
-use hone_ledger::{
-    Changed, Keeper, Member, People, PeopleChange, Team, TeamChange, User, UserChange,
-};
-use serde_json::{Value, json};
+use hone_accounts::changes::check_name;
+use hone_domain::RateLimits;
+use hone_ledger::{Keeper, Team, TeamChange, User};
 
-use super::accounts::{Desk, LimitArgs, at_desk, at_old_desk, no_account, not_a_name, print};
+use super::accounts::{LimitArgs, change, print, read, sentence};
 use super::place::Place;
 use crate::table::{Side, table};
-use hone_accounts::{is_name, oidc};
-use hone_domain::LOCAL_OWNER;
 
 /// Accounts of programs, which somebody keeps.
 #[derive(Debug, Subcommand)]
@@ -141,101 +137,35 @@ pub(crate) enum TeamCommand {
 
 /// `hone agent`.
 pub(crate) fn agent(command: AgentCommand) -> Result<ExitCode, String> {
-    let (name, change, place) = match command {
-        AgentCommand::Add(new) => return add_agent(&new),
+    let (name, disabled, limits, place) = match command {
+        AgentCommand::Add(new) => return add_agent(new),
         AgentCommand::List { place } => return list_agents(&place),
-        AgentCommand::Disable { name, place } => (name, closed(true), place),
-        AgentCommand::Enable { name, place } => (name, closed(false), place),
+        AgentCommand::Disable { name, place } => (name, Some(true), None, place),
+        AgentCommand::Enable { name, place } => (name, Some(false), None, place),
         AgentCommand::Limits {
             name,
             limits,
             place,
-        } => {
-            let change = UserChange {
-                limits: Some(limits.rates()),
-                ..UserChange::default()
-            };
-            (name, change, place)
-        }
+        } => (name, None, Some(limits.rates()), place),
     };
-    at_desk(&place, async |desk| {
-        let known = desk.user(&name).await?;
-        if known.is_none_or(|user| user.keeper.is_none()) {
-            return Err(format!(
-                "there is no agent {name}; `hone agent list` shows them"
-            ));
-        }
-        let detail = json!({"disabled": change.disabled, "limits": change.limits});
-        let change = PeopleChange::ChangeUser(name.clone(), change);
-        desk.change(change, "agent.change", &name, detail).await
+    change(&place, async |changes| {
+        changes.change_agent(&name, disabled, limits).await
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn closed(disabled: bool) -> UserChange {
-    UserChange {
-        disabled: Some(disabled),
-        ..UserChange::default()
-    }
-}
-
-fn add_agent(new: &NewAgent) -> Result<ExitCode, String> {
-    if !is_name(&new.name) {
-        return Err(not_a_name(&new.name));
-    }
-    at_desk(&new.place, async |desk| {
-        let (keeper, detail) = match (&new.owner, &new.team) {
-            (Some(owner), _) => {
-                check_person(desk, owner).await?;
-                (Keeper::Owner(owner.clone()), json!({"owner": owner}))
-            }
-            (None, team) => {
-                let team = team.clone().unwrap_or_default();
-                let detail = json!({"team": team});
-                (Keeper::Team(team), detail)
-            }
-        };
-        let user = User {
-            name: new.name.clone(),
-            role: UserRole::User,
-            password: None,
-            disabled: false,
-            limits: new.limits.rates(),
-            keeper: Some(keeper),
-            created_ms: desk.now_ms,
-            signed_in_ms: None,
-        };
-        let change = PeopleChange::AddUser(user);
-        match desk.change(change, "agent.add", &new.name, detail).await? {
-            Changed::Done => Ok(ExitCode::SUCCESS),
-            Changed::Taken => Err(format!("the name {} is taken", new.name)),
-            Changed::Missing => Err(no_team(&new.team.clone().unwrap_or_default())),
-        }
-    })
-}
-
-/// Whether somebody of that name can call, as far as the database and the form of the name tell.
-async fn check_person(desk: &Desk, name: &str) -> Result<(), String> {
-    if name == LOCAL_OWNER || oidc::is_owner(name) {
-        return Ok(());
-    }
-    match desk.user(name).await? {
-        Some(user) if user.keeper.is_none() => Ok(()),
-        Some(_) => Err(format!(
-            "{name} is an agent; name the person or team that keeps it"
-        )),
-        None => Err(no_account(name)),
-    }
-}
-
-fn no_team(name: &str) -> String {
-    format!("there is no team {name}; `hone team list` shows them, `hone team add` makes one")
+fn add_agent(new: NewAgent) -> Result<ExitCode, String> {
+    check_name(&new.name).map_err(sentence)?;
+    change(&new.place, async |changes| {
+        let limits = new.limits.rates();
+        let added = changes.add_agent(new.name, new.owner, new.team, limits);
+        added.await
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list_agents(place: &Place) -> Result<ExitCode, String> {
-    let users = at_old_desk(place, async |desk| {
-        desk.ledger.users().await.map_err(|e| e.to_string())
-    })?;
+    let users = read(place, async |people| people.users().await)?;
     let row = |user: User| {
         let keeper = match user.keeper? {
             Keeper::Owner(owner) => owner,
@@ -250,131 +180,60 @@ fn list_agents(place: &Place) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a command does to a team.
-struct Act {
-    place: Place,
-    team: String,
-    change: PeopleChange,
-    act: &'static str,
-    detail: Value,
-}
-
 /// `hone team`.
 pub(crate) fn team(command: TeamCommand) -> Result<ExitCode, String> {
-    let act = match command {
-        TeamCommand::List { place } => return list_teams(&place),
+    match command {
+        TeamCommand::List { place } => list_teams(&place)?,
         TeamCommand::Put {
             team,
             member,
             lead,
             place,
-        } => return put_member(&team, &member, lead, &place),
+        } => change(&place, async |changes| {
+            changes.put_member(&team, &member, lead).await
+        })?,
         TeamCommand::Add {
             name,
             limits,
             place,
-        } => return add_team(&name, limits, &place),
+        } => {
+            check_name(&name).map_err(sentence)?;
+            change(&place, async |changes| {
+                changes.add_team(name, Vec::new(), limits.rates()).await
+            })?;
+        }
         TeamCommand::Drop {
             team,
             member,
             place,
-        } => Act {
-            place,
-            change: PeopleChange::DropMember(team.clone(), member.clone()),
-            act: "team.leave",
-            detail: json!({"member": member}),
-            team,
-        },
+        } => change(&place, async |changes| {
+            changes.drop_member(&team, &member).await
+        })?,
         TeamCommand::Limits {
             name,
             limits,
             place,
-        } => {
-            let limits = Some(limits.rates());
-            let change = TeamChange {
-                limits,
-                ..TeamChange::default()
-            };
-            changed(name, change, place)
-        }
-        TeamCommand::Disable { name, place } => changed(name, shut(true), place),
-        TeamCommand::Enable { name, place } => changed(name, shut(false), place),
-    };
-    at_desk(&act.place, async |desk| {
-        let done = desk.change(act.change, act.act, &act.team, act.detail);
-        match done.await? {
-            Changed::Done => Ok(ExitCode::SUCCESS),
-            _ if act.act == "team.leave" => Err(format!(
-                "they are not in the team {}; `hone team list` shows who is",
-                act.team
-            )),
-            _ => Err(no_team(&act.team)),
-        }
+        } => change_team(&name, None, Some(limits.rates()), &place)?,
+        TeamCommand::Disable { name, place } => change_team(&name, Some(true), None, &place)?,
+        TeamCommand::Enable { name, place } => change_team(&name, Some(false), None, &place)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn change_team(
+    name: &str,
+    disabled: Option<bool>,
+    limits: Option<RateLimits>,
+    place: &Place,
+) -> Result<(), String> {
+    let wanted = TeamChange { disabled, limits };
+    change(place, async |changes| {
+        changes.change_team(name, wanted).await
     })
 }
 
-fn shut(disabled: bool) -> TeamChange {
-    TeamChange {
-        disabled: Some(disabled),
-        ..TeamChange::default()
-    }
-}
-
-fn changed(team: String, change: TeamChange, place: Place) -> Act {
-    Act {
-        place,
-        detail: json!({"disabled": change.disabled, "limits": change.limits}),
-        change: PeopleChange::ChangeTeam(team.clone(), change),
-        act: "team.change",
-        team,
-    }
-}
-
-fn add_team(name: &str, limits: LimitArgs, place: &Place) -> Result<ExitCode, String> {
-    if !is_name(name) {
-        return Err(not_a_name(name));
-    }
-    at_desk(place, async |desk| {
-        let team = Team {
-            name: name.to_owned(),
-            disabled: false,
-            limits: limits.rates(),
-            created_ms: desk.now_ms,
-            members: Vec::new(),
-        };
-        let detail = json!({"members": 0, "limits": team.limits});
-        let change = PeopleChange::AddTeam(team);
-        match desk.change(change, "team.add", name, detail).await? {
-            Changed::Done => Ok(ExitCode::SUCCESS),
-            _ => Err(format!("the name {name} is taken")),
-        }
-    })
-}
-
-fn put_member(team: &str, member: &str, lead: bool, place: &Place) -> Result<ExitCode, String> {
-    at_desk(place, async |desk| {
-        check_person(desk, member).await?;
-        let detail = json!({"member": member, "lead": lead});
-        let put = Member {
-            name: member.to_owned(),
-            is_lead: lead,
-            joined_ms: desk.now_ms,
-        };
-        let change = PeopleChange::PutMember(team.to_owned(), put);
-        match desk.change(change, "team.member", team, detail).await? {
-            Changed::Done => Ok(ExitCode::SUCCESS),
-            Changed::Taken => Err(format!(
-                "{member} is in another team, and everybody is in one at most; `hone team drop` takes them out"
-            )),
-            Changed::Missing => Err(no_team(team)),
-        }
-    })
-}
-
-fn list_teams(place: &Place) -> Result<ExitCode, String> {
-    let teams = at_old_desk(place, async |desk| {
-        desk.ledger.teams().await.map_err(|e| e.to_string())
-    })?;
+fn list_teams(place: &Place) -> Result<(), String> {
+    let teams = read(place, async |people| people.teams().await)?;
     let row = |team: Team| {
         let names = team.members.iter().map(|member| {
             let part = if member.is_lead { " (lead)" } else { "" };
@@ -397,5 +256,5 @@ fn list_teams(place: &Place) -> Result<ExitCode, String> {
         ("who", Side::Left),
     ];
     print(&table(&names, &rows));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
