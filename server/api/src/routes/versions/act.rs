@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
+use axum::response::{IntoResponse, Response};
 use hone_domain::{OnTrial, Policy, PolicyVersion, Scope};
 use hone_ledger::{LedgerError, Restore, RestoreWhy, VersionView};
 use serde::Serialize;
@@ -43,6 +44,46 @@ pub(super) struct Act<'a> {
     context: &'a RequestContext,
     name: &'static str,
     scope: &'a Scope,
+}
+
+/// A request for an act on a version of a policy.
+pub struct VersionRequest {
+    pub(super) http: Arc<Http>,
+    pub(super) context: RequestContext,
+    pub(super) scope: Scope,
+    pub(super) version: PolicyVersion,
+    pub(super) body: ActBody,
+}
+
+impl FromRequest<Arc<Http>> for VersionRequest {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, http: &Arc<Http>) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let target = Target::from_request_parts(&mut parts, http).await;
+        let context = RequestContext::from_request_parts(&mut parts, http).await;
+        let path = Path::<String>::from_request_parts(&mut parts, http).await;
+        let Path(version) = path.map_err(IntoResponse::into_response)?;
+        let read = async {
+            let (target, context, version) = (target?, context?, number(&version)?);
+            let request = Request::from_parts(parts, body);
+            let (scope, body) = target.act(http, &context, request).await?;
+            Ok(Self {
+                http: http.clone(),
+                context,
+                scope,
+                version,
+                body,
+            })
+        };
+        read.await.map_err(ApiError::into_response)
+    }
+}
+
+impl VersionRequest {
+    pub(super) fn act(&self, name: &'static str) -> Act<'_> {
+        Act::new(&self.http, &self.context, name, &self.scope)
+    }
 }
 
 impl<'a> Act<'a> {
@@ -124,11 +165,11 @@ pub(super) async fn known(
 
 /// Publishes an older version again.
 pub(super) async fn restore(
-    act: Act<'_>,
-    to: PolicyVersion,
-    body: ActBody,
+    name: &'static str,
+    request: &VersionRequest,
 ) -> Result<VersionReply, ApiError> {
-    let Act { http, scope, .. } = act;
+    let (http, scope, to) = (&request.http, &request.scope, request.version);
+    let act = request.act(name);
     let wanted = usable(http, scope, to).await?;
     let heads = http.policies.get();
     let served = heads.newest(scope);
@@ -147,7 +188,7 @@ pub(super) async fn restore(
         to,
         from: None,
         why: RestoreWhy::Asked,
-        note: body.note.filter(|note| !note.trim().is_empty()),
+        note: request.body.note(),
         now_ms: http.clock.now_ms(),
     };
     let restored = http.versions.restore(&order).await;
@@ -185,67 +226,17 @@ pub(super) fn publish(http: &Http, policy: &Policy) {
     http.policies.update(|heads| heads.with(policy.clone()));
 }
 
-/// Keeps a version served, restoring it first where it is not.
-pub(super) async fn keep(
-    http: &Http,
-    context: &RequestContext,
-    scope: &Scope,
-    version: PolicyVersion,
-) -> Result<HoldReply, ApiError> {
-    let current = http.policies.get().version(scope);
-    if version != current {
-        usable(http, scope, version).await?;
-    }
-    let detail = json!({ "version": version });
-    let act = Act::new(http, context, "version.pin", scope);
-    act.record(detail).await?;
-    let now_ms = http.clock.now_ms();
-    let pinned = http.versions.pin(scope, version, now_ms).await;
-    let pinned = act.decided(pinned).await?;
-    if pinned.version > PolicyVersion::BASE {
-        publish(http, &pinned);
-        http.policies
-            .update(|heads| heads.proven(scope, pinned.version));
-    }
-    tracing::info!(version = pinned.version.0, "pinned");
-    held(http, scope, true).await
-}
-
-pub(super) async fn let_go(
-    http: &Http,
-    context: &RequestContext,
-    scope: &Scope,
-) -> Result<HoldReply, ApiError> {
-    let act = Act::new(http, context, "version.unpin", scope);
-    act.record(json!({})).await?;
-    let changed = http.versions.unpin(scope).await;
-    let changed = act.decided(changed).await?;
-    held(http, scope, changed).await
-}
-
-pub(super) async fn learn_again(
-    http: &Http,
-    context: &RequestContext,
-    scope: &Scope,
-) -> Result<HoldReply, ApiError> {
-    let act = Act::new(http, context, "learning.resume", scope);
-    act.record(json!({})).await?;
-    let changed = http.versions.resume(scope).await;
-    let changed = act.decided(changed).await?;
-    held(http, scope, changed).await
-}
-
 /// What holds a scope now.
-pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<HoldReply, ApiError> {
+pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Reply<HoldReply> {
     let standing = http.versions.standing(scope).await?;
-    Ok(HoldReply {
+    Ok(Json(HoldReply {
         object: "hold",
         current: http.policies.get().version(scope).0,
         pinned: standing.pinned,
         trial: trial_reply(http, scope, &standing).await?,
         tripped: standing.tripped.map(|tripped| tripped.note),
         changed,
-    })
+    }))
 }
 
 /// Publishes an older version of the caller's policy again, as a new version; 0 is the base model.
@@ -258,20 +249,10 @@ pub(super) async fn held(http: &Http, scope: &Scope, changed: bool) -> Result<Ho
         (status = 200, description = "The new version", body = VersionReply),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`already_served`, `pruned`, `tainted`, `conflict`", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
-pub async fn roll_back(
-    State(http): State<Arc<Http>>,
-    target: Target,
-    context: RequestContext,
-    Path(version): Path<String>,
-    request: Request,
-) -> Reply<VersionReply> {
-    let to = number(&version)?;
-    let (scope, body) = target.act(&http, &context, request).await?;
-    let act = Act::new(&http, &context, "version.rollback", &scope);
-    Ok(Json(restore(act, to, body).await?))
+pub async fn roll_back(request: VersionRequest) -> Reply<VersionReply> {
+    Ok(Json(restore("version.rollback", &request).await?))
 }
 
 /// Keeps a version of the caller's policy served: nothing newer is published until it is released.
@@ -285,19 +266,25 @@ pub async fn roll_back(
         (status = 200, body = HoldReply),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`pruned`, `tainted`, `conflict`", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
-pub async fn pin(
-    State(http): State<Arc<Http>>,
-    target: Target,
-    context: RequestContext,
-    Path(version): Path<String>,
-    request: Request,
-) -> Reply<HoldReply> {
-    let version = number(&version)?;
-    let (scope, _) = target.act(&http, &context, request).await?;
-    Ok(Json(keep(&http, &context, &scope, version).await?))
+pub async fn pin(request: VersionRequest) -> Reply<HoldReply> {
+    let (http, scope, version) = (&request.http, &request.scope, request.version);
+    if version != http.policies.get().version(scope) {
+        usable(http, scope, version).await?;
+    }
+    let act = request.act("version.pin");
+    act.record(json!({ "version": version })).await?;
+    let now_ms = http.clock.now_ms();
+    let pinned = http.versions.pin(scope, version, now_ms).await;
+    let pinned = act.decided(pinned).await?;
+    if pinned.version > PolicyVersion::BASE {
+        publish(http, &pinned);
+        http.policies
+            .update(|heads| heads.proven(scope, pinned.version));
+    }
+    tracing::info!(version = pinned.version.0, "pinned");
+    held(http, scope, true).await
 }
 
 /// Releases the pin of the caller's policy.
@@ -307,19 +294,15 @@ pub async fn pin(
     params(("version" = u64, Path, description = "What was pinned"), UserQuery),
     responses(
         (status = 200, body = HoldReply),
-        (status = 503, body = ErrorBody),
     )
 )]
-pub async fn unpin(
-    State(http): State<Arc<Http>>,
-    target: Target,
-    context: RequestContext,
-    Path(version): Path<String>,
-    request: Request,
-) -> Reply<HoldReply> {
-    number(&version)?;
-    let (scope, _) = target.act(&http, &context, request).await?;
-    Ok(Json(let_go(&http, &context, &scope).await?))
+pub async fn unpin(request: VersionRequest) -> Reply<HoldReply> {
+    let (http, scope) = (&request.http, &request.scope);
+    let act = request.act("version.unpin");
+    act.record(json!({})).await?;
+    let changed = http.versions.unpin(scope).await;
+    let changed = act.decided(changed).await?;
+    held(http, scope, changed).await
 }
 
 /// Lets the caller's policy learn again after the watch stopped it.
@@ -330,7 +313,6 @@ pub async fn unpin(
     request_body(content = ActBody, description = "May be left out"),
     responses(
         (status = 200, body = HoldReply),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn resume(
@@ -340,5 +322,9 @@ pub async fn resume(
     request: Request,
 ) -> Reply<HoldReply> {
     let (scope, _) = target.act(&http, &context, request).await?;
-    Ok(Json(learn_again(&http, &context, &scope).await?))
+    let act = Act::new(&http, &context, "learning.resume", &scope);
+    act.record(json!({})).await?;
+    let changed = http.versions.resume(&scope).await;
+    let changed = act.decided(changed).await?;
+    held(&http, &scope, changed).await
 }

@@ -41,6 +41,13 @@ pub struct ActBody {
     pub share: Option<f64>,
 }
 
+impl ActBody {
+    /// The note, where it says anything.
+    pub(super) fn note(&self) -> Option<String> {
+        self.note.clone().filter(|note| !note.trim().is_empty())
+    }
+}
+
 /// Longest note.
 const NOTE_CHARS_MAX: usize = 500;
 

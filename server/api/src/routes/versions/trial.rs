@@ -1,19 +1,13 @@
 //! Trials: a version answers a share of the sessions, is promoted to all of them, or retired.
 
-use std::sync::Arc;
-
-use axum::Json;
-use axum::extract::{Path, Request, State};
 use hone_domain::{PolicyVersion, Scope};
 use hone_ledger::{LedgerError, TryOut};
 use serde_json::json;
 
-use super::act::{Act, HoldReply, held, known, publish, restore, usable};
-use super::common::{ActBody, conflict, number};
-use super::target::Target;
+use super::act::{HoldReply, VersionRequest, held, known, publish, restore, usable};
+use super::common::{ActBody, conflict};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
-use crate::request_context::RequestContext;
 use crate::routes::Reply;
 use hone_api_types::learning::UserQuery;
 
@@ -31,33 +25,6 @@ fn share_of(body: &ActBody) -> Result<f64, ApiError> {
     ))
 }
 
-/// Puts a version on trial.
-async fn begin(
-    http: &Http,
-    context: &RequestContext,
-    scope: &Scope,
-    version: PolicyVersion,
-    body: ActBody,
-) -> Result<HoldReply, ApiError> {
-    let share = share_of(&body)?;
-    usable(http, scope, version).await?;
-    let detail = json!({ "version": version, "share": share });
-    let act = Act::new(http, context, "version.canary", scope);
-    act.record(detail).await?;
-    let order = TryOut {
-        scope: scope.clone(),
-        version,
-        share,
-        note: body.note.filter(|note| !note.trim().is_empty()),
-        now_ms: http.clock.now_ms(),
-    };
-    let begun = http.versions.try_out(&order).await;
-    let trial = act.decided(begun).await?;
-    tracing::info!(version = trial.policy.version.0, share, "on trial");
-    http.policies.update(|heads| heads.on_trial(trial.clone()));
-    held(http, scope, true).await
-}
-
 /// Whether a version has the adapter of what is on trial: an older one is tried under a number of its own.
 async fn is_tried(
     http: &Http,
@@ -72,88 +39,6 @@ async fn is_tried(
     })
 }
 
-/// Ends a trial well, or publishes an older version again.
-async fn serve_all(
-    http: &Http,
-    context: &RequestContext,
-    scope: &Scope,
-    version: PolicyVersion,
-    body: ActBody,
-) -> Result<HoldReply, ApiError> {
-    let standing = http.versions.standing(scope).await?;
-    let on_trial = standing.trial.map(|trial| trial.version);
-    let tried = match on_trial {
-        Some(on_trial) => is_tried(http, scope, version, on_trial).await?,
-        None => false,
-    };
-    let Some(version) = on_trial.filter(|_| tried) else {
-        let act = Act::new(http, context, "version.promote", scope);
-        restore(act, version, body).await?;
-        return held(http, scope, true).await;
-    };
-    let detail = json!({ "version": version });
-    let act = Act::new(http, context, "version.promote", scope);
-    act.record(detail).await?;
-    let ended = http.versions.end_trial(scope, version).await;
-    let ended = match ended {
-        Ok(false) => Err(LedgerError::Conflict(format!(
-            "the trial of version {version} has just ended"
-        ))),
-        ended => ended,
-    };
-    act.decided(ended).await?;
-    tracing::info!(version = version.0, "promoted");
-    http.policies.update(|heads| heads.proven(scope, version));
-    held(http, scope, true).await
-}
-
-/// Takes a version out of service.
-async fn take_away(
-    http: &Http,
-    context: &RequestContext,
-    scope: &Scope,
-    version: PolicyVersion,
-    body: ActBody,
-) -> Result<HoldReply, ApiError> {
-    if version == PolicyVersion::BASE {
-        return Err(conflict(
-            "conflict",
-            "version 0 is the base model, which cannot be retired; GET /v1/versions or `hone versions list` \
-             shows what can"
-                .to_owned(),
-        ));
-    }
-    known(http, scope, version).await?;
-    let detail = json!({ "version": version, "note": body.note });
-    let act = Act::new(http, context, "version.retire", scope);
-    act.record(detail).await?;
-    let now_ms = http.clock.now_ms();
-    let retired = http.versions.retire(scope, version, now_ms).await;
-    if let Some(policy) = act.decided(retired).await? {
-        publish(http, &policy);
-    }
-    tracing::info!(version = version.0, "retired");
-    held(http, scope, true).await
-}
-
-/// Takes a retired version back into service.
-async fn take_back(
-    http: &Http,
-    context: &RequestContext,
-    scope: &Scope,
-    version: PolicyVersion,
-) -> Result<HoldReply, ApiError> {
-    if version != PolicyVersion::BASE {
-        known(http, scope, version).await?;
-    }
-    let detail = json!({ "version": version });
-    let act = Act::new(http, context, "version.unretire", scope);
-    act.record(detail).await?;
-    let changed = http.versions.unretire(scope, version).await;
-    let changed = act.decided(changed).await?;
-    held(http, scope, changed).await
-}
-
 /// Lets a version of the caller's policy answer a share of the sessions, while the others get what
 /// was served before. The newest is compared with the one before it; an older one is published
 /// again.
@@ -166,19 +51,27 @@ async fn take_back(
         (status = 200, body = HoldReply),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`already_served`, `pruned`, `tainted`, `retired`, `conflict`", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
-pub async fn try_out(
-    State(http): State<Arc<Http>>,
-    target: Target,
-    context: RequestContext,
-    Path(version): Path<String>,
-    request: Request,
-) -> Reply<HoldReply> {
-    let version = number(&version)?;
-    let (scope, body) = target.act(&http, &context, request).await?;
-    Ok(Json(begin(&http, &context, &scope, version, body).await?))
+pub async fn try_out(request: VersionRequest) -> Reply<HoldReply> {
+    let (http, scope, version) = (&request.http, &request.scope, request.version);
+    let share = share_of(&request.body)?;
+    usable(http, scope, version).await?;
+    let act = request.act("version.canary");
+    act.record(json!({ "version": version, "share": share }))
+        .await?;
+    let order = TryOut {
+        scope: scope.clone(),
+        version,
+        share,
+        note: request.body.note(),
+        now_ms: http.clock.now_ms(),
+    };
+    let begun = http.versions.try_out(&order).await;
+    let trial = act.decided(begun).await?;
+    tracing::info!(version = trial.policy.version.0, share, "on trial");
+    http.policies.update(|heads| heads.on_trial(trial.clone()));
+    held(http, scope, true).await
 }
 
 /// Lets a version of the caller's policy answer every session: one on trial has proven itself,
@@ -192,21 +85,33 @@ pub async fn try_out(
         (status = 200, body = HoldReply),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`already_served`, `pruned`, `tainted`, `retired`, `conflict`", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
-pub async fn promote(
-    State(http): State<Arc<Http>>,
-    target: Target,
-    context: RequestContext,
-    Path(version): Path<String>,
-    request: Request,
-) -> Reply<HoldReply> {
-    let version = number(&version)?;
-    let (scope, body) = target.act(&http, &context, request).await?;
-    Ok(Json(
-        serve_all(&http, &context, &scope, version, body).await?,
-    ))
+pub async fn promote(request: VersionRequest) -> Reply<HoldReply> {
+    let (http, scope, version) = (&request.http, &request.scope, request.version);
+    let standing = http.versions.standing(scope).await?;
+    let on_trial = standing.trial.map(|trial| trial.version);
+    let tried = match on_trial {
+        Some(on_trial) => is_tried(http, scope, version, on_trial).await?,
+        None => false,
+    };
+    let Some(version) = on_trial.filter(|_| tried) else {
+        restore("version.promote", &request).await?;
+        return held(http, scope, true).await;
+    };
+    let act = request.act("version.promote");
+    act.record(json!({ "version": version })).await?;
+    let ended = http.versions.end_trial(scope, version).await;
+    let ended = match ended {
+        Ok(false) => Err(LedgerError::Conflict(format!(
+            "the trial of version {version} has just ended"
+        ))),
+        ended => ended,
+    };
+    act.decided(ended).await?;
+    tracing::info!(version = version.0, "promoted");
+    http.policies.update(|heads| heads.proven(scope, version));
+    held(http, scope, true).await
 }
 
 /// Takes a version of the caller's policy, and every other of the same adapter, out of service. One
@@ -220,21 +125,29 @@ pub async fn promote(
         (status = 200, body = HoldReply),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`conflict`: it is served", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
-pub async fn retire(
-    State(http): State<Arc<Http>>,
-    target: Target,
-    context: RequestContext,
-    Path(version): Path<String>,
-    request: Request,
-) -> Reply<HoldReply> {
-    let version = number(&version)?;
-    let (scope, body) = target.act(&http, &context, request).await?;
-    Ok(Json(
-        take_away(&http, &context, &scope, version, body).await?,
-    ))
+pub async fn retire(request: VersionRequest) -> Reply<HoldReply> {
+    let (http, scope, version) = (&request.http, &request.scope, request.version);
+    if version == PolicyVersion::BASE {
+        return Err(conflict(
+            "conflict",
+            "version 0 is the base model, which cannot be retired; GET /v1/versions or `hone versions list` \
+             shows what can"
+                .to_owned(),
+        ));
+    }
+    known(http, scope, version).await?;
+    let act = request.act("version.retire");
+    act.record(json!({ "version": version, "note": request.body.note }))
+        .await?;
+    let now_ms = http.clock.now_ms();
+    let retired = http.versions.retire(scope, version, now_ms).await;
+    if let Some(policy) = act.decided(retired).await? {
+        publish(http, &policy);
+    }
+    tracing::info!(version = version.0, "retired");
+    held(http, scope, true).await
 }
 
 /// Takes a retired version of the caller's policy back into service.
@@ -246,17 +159,16 @@ pub async fn retire(
     responses(
         (status = 200, body = HoldReply),
         (status = 404, body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
-pub async fn unretire(
-    State(http): State<Arc<Http>>,
-    target: Target,
-    context: RequestContext,
-    Path(version): Path<String>,
-    request: Request,
-) -> Reply<HoldReply> {
-    let version = number(&version)?;
-    let (scope, _) = target.act(&http, &context, request).await?;
-    Ok(Json(take_back(&http, &context, &scope, version).await?))
+pub async fn unretire(request: VersionRequest) -> Reply<HoldReply> {
+    let (http, scope, version) = (&request.http, &request.scope, request.version);
+    if version != PolicyVersion::BASE {
+        known(http, scope, version).await?;
+    }
+    let act = request.act("version.unretire");
+    act.record(json!({ "version": version })).await?;
+    let changed = http.versions.unretire(scope, version).await;
+    let changed = act.decided(changed).await?;
+    held(http, scope, changed).await
 }
