@@ -15,6 +15,11 @@ macro_rules! reasons {
             /// Every reason.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
+            /// Whether turns that are left out for it are kept at all.
+            pub fn is_kept(self) -> bool {
+                !matches!(self, Self::StoreFalse | Self::NoCollector)
+            }
+
             /// The stored and counted name.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text),* }

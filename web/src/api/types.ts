@@ -307,6 +307,9 @@ export interface ScopeRow {
   tripped: string | null
 }
 
+/** Why a turn does not train. */
+export type Reason = Reply<'ReasonReply'>
+
 export interface Refusal {
   number?: number
   parent: number

@@ -85,7 +85,6 @@ impl AdminTurnsQuery {
     operation_id = "admin_list_turns",
     responses(
         (status = 200, body = List<TurnLineReply>),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn list_turns(
@@ -99,6 +98,38 @@ pub async fn list_turns(
     let page = turn_page(&http, &query.filter()?, before, limit).await?;
     record_list(&http, &context, &query, &page.0.data).await?;
     Ok(page)
+}
+
+/// Why a turn does not train.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ReasonReply {
+    /// Always `reason`.
+    pub object: &'static str,
+    /// Its name, as turns have it and `reason` of `/admin/v1/turns` takes it.
+    pub name: &'static str,
+    /// One sentence for a person.
+    pub explanation: &'static str,
+}
+
+/// Why turns do not train, by name: every reason that a kept turn can have.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/reasons",
+    responses(
+        (status = 200, body = List<ReasonReply>),
+    )
+)]
+pub async fn list_reasons() -> Json<List<ReasonReply>> {
+    let kept = Reason::ALL.iter().filter(|reason| reason.is_kept());
+    let mut rows: Vec<ReasonReply> = kept
+        .map(|reason| ReasonReply {
+            object: "reason",
+            name: reason.as_str(),
+            explanation: reason.explain(),
+        })
+        .collect();
+    rows.sort_by_key(|row| row.name);
+    Json(List::whole(rows))
 }
 
 /// Records that the beginnings of what others were told were read.
@@ -188,7 +219,6 @@ pub struct AdminTurnReply {
     responses(
         (status = 200, body = AdminTurnReply),
         (status = 404, description = "No such turn", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn get_turn(

@@ -96,6 +96,7 @@ fn console(routes: Routes) -> Routes {
         .add(AdminRead, routes!(health::metrics))
         .add(AdminRead, routes!(admin_turns::list_turns))
         .add(AdminRead, routes!(admin_turns::get_turn))
+        .add(AdminRead, routes!(admin_turns::list_reasons))
         .add(AdminRead, routes!(admin::status))
         .add(AdminRead, routes!(admin::events))
         .add(AdminRead, routes!(console::series))

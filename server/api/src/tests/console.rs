@@ -53,6 +53,32 @@ async fn followed(stage: &Stage, path: &str, last: Option<i64>, n: usize) -> Vec
 }
 
 #[tokio::test]
+async fn every_reason_is_listed_and_taken() {
+    let stage = stage().await;
+    let list = stage.get("/admin/v1/reasons").await.json();
+    let rows = list["data"].as_array().unwrap();
+    assert_eq!(rows.len(), hone_domain::Reason::ALL.len() - 2);
+    let names: Vec<&str> = rows
+        .iter()
+        .map(|row| row["name"].as_str().unwrap())
+        .collect();
+    assert!(
+        names.is_sorted() && names.contains(&"abstained"),
+        "{names:?}"
+    );
+    for row in rows {
+        let name = row["name"].as_str().unwrap();
+        let reason = hone_domain::Reason::from_stored(name).unwrap();
+        assert!(
+            reason.is_kept() && row["explanation"] == reason.explain(),
+            "{row}"
+        );
+        let path = format!("/admin/v1/turns?reason={name}");
+        assert_eq!(stage.get(&path).await.status, 200, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn series_hold_what_was_sampled() {
     let stage = stage().await;
     let times = sampled(&stage, 3).await;
