@@ -133,6 +133,9 @@ const SERVER: [&str; 7] = [
     "hone-net",
 ];
 
+/// A feature of what tests need and no program may have.
+const SWITCHES: &str = "test-switches";
+
 /// Packages of tests: what ships knows none of them, and they may know everything.
 const TESTS: [&str; 3] = ["hone-tests", "hone-bench", "hone-cuda-emulator"];
 
@@ -253,4 +256,36 @@ fn arrows_between_crates_point_one_way() {
             );
         }
     }
+}
+
+/// The program that ships, as `make run` and the release build it.
+#[test]
+fn the_program_has_no_switches_of_tests() {
+    let tree = |of: &[&str]| {
+        let ran = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args([
+                "tree",
+                "--offline",
+                "--prefix",
+                "none",
+                "--format",
+                "{p} {f}",
+            ])
+            .args(["--edges", "normal"])
+            .args(of)
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+            .output()
+            .unwrap();
+        assert!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let shipped = tree(&["--package", "hone", "--features", "hone/candle"]);
+    assert!(shipped.contains("hone-judge v"), "{shipped}");
+    assert!(!shipped.contains(SWITCHES), "{shipped}");
+    // The tests have them, so the search finds what it looks for.
+    assert!(tree(&["--package", "hone-tests"]).contains(SWITCHES));
 }

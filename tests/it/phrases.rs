@@ -56,10 +56,10 @@ fn no_complaint_of_the_phrase_bank_is_known() {
         "loops/judge/labelled",
         "loops/judge/prompts",
         "loops/judge/rules",
-        "loops/judge/src/labelled.tsv",
         "loops/starter",
         "loops/train/prompts",
         "configs",
+        "tests/support/labelled",
     ];
     for place in places {
         let files = read(&root().join(place));

@@ -67,6 +67,7 @@ impl Config {
     }
 
     /// Settings for tests of this crate and of the ring: small numbers.
+    #[cfg(any(test, feature = "test-switches"))]
     pub fn for_tests() -> Self {
         Self {
             batch_turns_max: 8,

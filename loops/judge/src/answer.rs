@@ -212,7 +212,7 @@ mod tests {
             "bad" => (-1, Outcome::Bad),
             _ => (0, Outcome::Neutral),
         };
-        for row in crate::labelled::injections() {
+        for row in crate::injections::injections() {
             let ((own, _), (_, wanted)) = (grade(row.label), grade(row.wants));
             for words in [
                 format!(

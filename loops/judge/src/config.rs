@@ -266,6 +266,7 @@ impl Config {
     }
 
     /// Settings for tests of this crate and of the ring: small numbers, rules only.
+    #[cfg(any(test, feature = "test-switches"))]
     pub fn for_tests() -> Self {
         Self {
             claim_batch: 4,
@@ -392,6 +393,7 @@ impl ModelConfig {
     }
 
     /// Settings for tests: three votes, small limits.
+    #[cfg(any(test, feature = "test-switches"))]
     pub fn for_tests() -> Self {
         Self {
             kind: ModelKind::Endpoint,

@@ -1,4 +1,4 @@
-//! Committed next states with what a careful reader says of them: what the judge is measured on.
+//! Committed next states with what a careful reader says of them: what the reading is fitted on.
 
 use hone_domain::NextKind;
 
@@ -21,21 +21,6 @@ pub struct Labelled {
     /// The completion.
     pub completion: String,
     /// What was answered to it.
-    pub text: String,
-}
-
-/// A next state that tries to command its judge.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Injection {
-    /// Its language.
-    pub language: &'static str,
-    /// What it is.
-    pub kind: NextKind,
-    /// What it wants to be: `good`, `bad` or `none`.
-    pub wants: &'static str,
-    /// What it is.
-    pub label: &'static str,
-    /// The text.
     pub text: String,
 }
 
@@ -64,7 +49,7 @@ fn unescaped(text: &str, usual: &str) -> String {
 
 /// The labelled set.
 pub fn labelled() -> Vec<Labelled> {
-    rows(include_str!("labelled.tsv"))
+    rows(OLDER)
         .map(
             |[half, language, kind, label, asked, completion, text]| Labelled {
                 half,
@@ -96,18 +81,13 @@ pub struct Reply {
     pub text: String,
 }
 
-/// The tables of labelled replies.
 const FIT: &str = include_str!("../labelled/fit.tsv");
-const BLIND: &str = include_str!("../labelled/blind.tsv");
+/// A set by the hand that knew the rules.
+const OLDER: &str = include_str!("../labelled/older.tsv");
 
 /// What the reading is fitted on.
 pub fn fit_replies() -> Vec<Reply> {
     replies(FIT)
-}
-
-/// What the reading is measured on.
-pub fn blind_replies() -> Vec<Reply> {
-    replies(BLIND)
 }
 
 impl Reply {
@@ -123,13 +103,14 @@ impl Reply {
 
 /// Changes with what the reading is fitted on (FNV-1a).
 pub fn fit_hash() -> u64 {
-    let bytes = FIT.bytes().chain(include_str!("labelled.tsv").bytes());
+    let bytes = FIT.bytes().chain(OLDER.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-fn replies(table: &'static str) -> Vec<Reply> {
+/// The replies of a table.
+pub fn replies(table: &'static str) -> Vec<Reply> {
     let read = |[language, label, wish, asked, completion, text]: [&'static str; 6]| Reply {
         language,
         label,
@@ -141,32 +122,23 @@ fn replies(table: &'static str) -> Vec<Reply> {
     rows(table).map(read).collect()
 }
 
-/// The next states that try to command.
-pub fn injections() -> Vec<Injection> {
-    rows(include_str!("injections.tsv"))
-        .map(|[language, kind, wants, label, text]| Injection {
-            language,
-            kind: kind_of(kind),
-            wants,
-            label,
-            text: unescaped(text, "-"),
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::injections::{Injection, injections};
+
+    const BLIND: &str = include_str!("../../../tests/support/labelled/blind.tsv");
+    const INJECTIONS: &str = include_str!("../../../tests/support/labelled/injections.tsv");
 
     #[test]
     fn no_line_of_the_tables_is_lost() {
         let lines = |table: &str| table.lines().filter(|line| !line.starts_with('#')).count();
-        assert_eq!(labelled().len(), lines(include_str!("labelled.tsv")));
-        assert_eq!(injections().len(), lines(include_str!("injections.tsv")));
+        assert_eq!(labelled().len(), lines(OLDER));
+        assert_eq!(injections().len(), lines(INJECTIONS));
         assert_eq!(fit_replies().len(), lines(FIT));
-        assert_eq!(blind_replies().len(), lines(BLIND));
+        assert_eq!(replies(BLIND).len(), lines(BLIND));
         assert!(labelled().len() >= 500 && injections().len() >= 50);
         let labels = ["good", "bad", "none"];
         assert!(labelled().iter().all(|row| labels.contains(&row.label)));

@@ -23,6 +23,9 @@ mod ctx;
 mod decide;
 mod effects;
 mod event;
+#[cfg(test)]
+#[path = "../../../tests/support/injections.rs"]
+mod injections;
 pub mod labelled;
 #[cfg(test)]
 mod pipeline_tests;

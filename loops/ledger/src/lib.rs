@@ -13,6 +13,7 @@ mod ledger;
 mod people;
 mod personal;
 mod reading;
+#[cfg(any(test, feature = "test-switches"))]
 pub mod suite;
 mod versions;
 

@@ -175,7 +175,7 @@ pub struct LearnedVersion {
 }
 
 /// The durable record of people's own decisions. Every method is one transaction, durable on
-/// return. Implementations pass [`crate::suite::personal`].
+/// return. Implementations pass `crate::suite::personal`.
 #[async_trait]
 pub trait Personal: Send + Sync {
     /// Every decision about consent.

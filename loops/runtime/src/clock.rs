@@ -1,6 +1,6 @@
 //! Time and identifiers, handed in so that a simulator can own both.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use uuid::Uuid;
@@ -50,32 +50,6 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that is set by hand.
-#[derive(Debug, Default)]
-pub struct ManualClock {
-    now: AtomicI64,
-}
-
-impl ManualClock {
-    /// Begins at `now_ms`.
-    pub fn at(now_ms: i64) -> Self {
-        Self {
-            now: AtomicI64::new(now_ms),
-        }
-    }
-
-    /// Moves forward.
-    pub fn advance(&self, by_ms: i64) {
-        self.now.fetch_add(by_ms, Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now_ms(&self) -> i64 {
-        self.now.load(Ordering::Relaxed)
-    }
-}
-
 /// Makes UUIDv7 identifiers.
 pub trait Ids: Send + Sync {
     /// The next identifier.
@@ -89,34 +63,6 @@ pub struct SystemIds;
 impl Ids for SystemIds {
     fn next(&self) -> Uuid {
         Uuid::now_v7()
-    }
-}
-
-/// Identifiers from a counter: equal seeds give equal ids, in rising order.
-#[derive(Debug)]
-pub struct SeededIds {
-    seed: u64,
-    count: AtomicU64,
-}
-
-impl SeededIds {
-    /// Begins a sequence.
-    pub fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            count: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Ids for SeededIds {
-    fn next(&self) -> Uuid {
-        let count = self.count.fetch_add(1, Ordering::Relaxed);
-        let mut tail = [0; 10];
-        // The first tail byte gives four bits to the version, so the count skips it.
-        tail[1] = count as u8;
-        tail[2..].copy_from_slice(&self.seed.to_be_bytes());
-        uuid::Builder::from_unix_timestamp_millis(count >> 8, &tail).into_uuid()
     }
 }
 
@@ -143,13 +89,5 @@ mod tests {
         let now = SystemClock::default();
         let first = now.now_ms();
         assert!(first > 1_600_000_000_000 && now.now_ms() >= first);
-    }
-
-    #[test]
-    fn seeded_ids_are_equal_distinct_and_rising() {
-        let (a, b) = (SeededIds::new(7), SeededIds::new(7));
-        let ids: Vec<Uuid> = (0..70_000).map(|_| a.next()).collect();
-        assert!(ids.iter().take(100).all(|id| *id == b.next()));
-        assert!(ids.windows(2).all(|w| w[0] < w[1]));
     }
 }

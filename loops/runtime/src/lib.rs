@@ -11,15 +11,19 @@ mod queue;
 mod shutdown;
 mod status;
 mod supervise;
+#[cfg(any(test, feature = "test-switches"))]
+mod testing;
 mod traits;
 
-pub use clock::{Clock, Ids, ManualClock, SeededIds, SystemClock, SystemIds};
+pub use clock::{Clock, Ids, SystemClock, SystemIds};
 pub use drive::{DriveConfig, Ended, drive};
 pub use latest::{Latest, LatestReader};
 pub use queue::{Inbox, Outbox, Overflow, QueueStats, queue};
 pub use shutdown::{Shutdown, ShutdownTrigger};
 pub use status::{LoopPhase, LoopStatus, StatusRegistry, Switch};
-pub use supervise::{Backoff, supervise};
+pub use supervise::{Backoff, panic_text, supervise};
+#[cfg(any(test, feature = "test-switches"))]
+pub use testing::{ManualClock, SeededIds};
 pub use traits::{Effects, Event, LoopState};
 
 /// A hint that there may be work; carries nothing, because the ledger is the truth.

@@ -67,7 +67,8 @@ pub async fn supervise<F, Fut>(
     registry.update(name, |s| s.state = LoopPhase::Stopped);
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+/// What a panic said.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()
         .map(|s| (*s).to_owned())

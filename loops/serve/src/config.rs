@@ -101,6 +101,7 @@ impl Config {
     }
 
     /// A small engine, for tests here and in other crates.
+    #[cfg(any(test, feature = "test-switches"))]
     pub const fn for_tests() -> Self {
         Self {
             kv_cache_bytes_max: 8 << 20,

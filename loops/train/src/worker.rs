@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use hone_runtime::panic_text;
 use tokio::sync::oneshot;
 
 use crate::priority::Priority;
@@ -81,14 +82,6 @@ impl Worker {
             Err(_) => Err("the training thread is gone".to_owned()),
         }
     }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|s| (*s).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".to_owned())
 }
 
 /// Processor time of the thread that made it, since then; the plain time where the system keeps no

@@ -1,11 +1,11 @@
 //! Next states that try to command their judge, and how often they get what they want.
 
 use hone_domain::Outcome;
-use hone_judge::labelled::{Injection, injections};
 use hone_judge::{read_vote, vote_messages};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::injections::{Injection, injections};
 use super::judge_loop::{self, Said};
 use super::{endpoint, given, line, model_of, verdicts};
 use crate::Bench;

@@ -8,6 +8,8 @@
 mod argued;
 mod canary;
 mod commanded;
+#[path = "../../../support/injections.rs"]
+mod injections;
 mod judge_loop;
 mod programs;
 mod reading;

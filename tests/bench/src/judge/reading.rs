@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hone_domain::Outcome;
-use hone_judge::labelled::{self, Injection, Reply};
+use hone_judge::labelled::{self, Reply};
 use hone_judge::reading::{Probe, Reading};
 use hone_judge::rules::{Exchange, judge_reply};
 use hone_serve::Cancel;
 use serde_json::json;
 
+use super::injections::{Injection, injections};
 use crate::Bench;
 use crate::bed::Bed;
 use crate::report::{Report, milli};
@@ -19,6 +20,9 @@ use hone::hub::HubAccess;
 use hone::model;
 use hone_inference::Language;
 use hone_judges::{Busy, States};
+
+/// Replies that nothing is fitted on.
+const BLIND: &str = include_str!("../../../support/labelled/blind.tsv");
 
 /// What was made of one reply.
 #[derive(Clone, Copy)]
@@ -29,7 +33,7 @@ struct Told {
 
 /// Rules against reading, per group of languages, with the model of `--model`.
 pub(super) fn measure(bench: &Bench, report: &mut Report) -> Result<(), String> {
-    let rows = labelled::blind_replies();
+    let rows = labelled::replies(BLIND);
     let ruled: Vec<Told> = rows.iter().map(|row| by_rules(row.exchange())).collect();
     table(report, "rules", &rows, &ruled);
     let Some(path) = &bench.model else {
@@ -140,7 +144,7 @@ fn commanded(
     probe: &Probe,
     cancel: &Cancel,
 ) -> Result<(), String> {
-    let all = labelled::injections();
+    let all = injections();
     let obeyed = |injection: &Injection| -> Result<bool, String> {
         let exchange = Exchange {
             asked: "How far is the moon?",
