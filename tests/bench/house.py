@@ -56,7 +56,7 @@ def is_test_file(path):
     name = path.name
     return (
         any(part.endswith("tests") or part in ("benches", "examples", "suite") for part in path.parts[:-1])
-        or re.search(r"(^|_)tests?\.rs$|^testing\.rs$|^suite\.rs$", name) is not None
+        or re.search(r"(^|(?<!self)_)tests?\.rs$|^testing\.rs$|^suite\.rs$", name) is not None
     )
 
 

@@ -128,8 +128,12 @@ impl Sampling {
     /// replay, so such turns stay out of policy gradient. A ban on end tokens shows up as a kept
     /// set of the first `min_tokens` positions and does not matter here.
     pub fn is_replayable(&self) -> bool {
-        !self.is_greedy()
-            && self.frequency_penalty == 0.0
+        !self.is_greedy() && self.is_unadjusted()
+    }
+
+    /// Whether neither penalties nor a bias change logits.
+    pub fn is_unadjusted(&self) -> bool {
+        self.frequency_penalty == 0.0
             && self.presence_penalty == 0.0
             && self.repetition_penalty == 1.0
             && self.logit_bias.is_empty()

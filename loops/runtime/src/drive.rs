@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::{Clock, Effects, Event, Inbox, LoopPhase, LoopState, Shutdown, StatusRegistry};
+use crate::{Clock, Effects, Event, Inbox, LoopPhase, LoopState, Shutdown, StatusRegistry, Switch};
 
 /// How a loop is driven.
 #[derive(Clone)]
@@ -60,30 +60,18 @@ where
     loop {
         if let Some(event) = next.take() {
             waiting.extend(state.step(config.clock.now_ms(), event));
-            let phase = if draining.is_some() {
-                LoopPhase::Draining
-            } else {
-                LoopPhase::Running
+            let phase = match draining {
+                Some(_) => LoopPhase::Draining,
+                None => LoopPhase::Running,
             };
-            write_status(
-                &config,
-                phase,
-                &state,
-                &inbox,
-                running.len() + waiting.len(),
-            );
+            let in_flight = running.len() + waiting.len();
+            write_status(&config, phase, &state, &inbox, in_flight);
         }
         while running.len() < config.effects_in_flight_max.max(1) {
             let Some(effect) = waiting.pop_front() else {
                 break;
             };
-            let (effects, switch) = (effects.clone(), switch.clone());
-            running.push(async move {
-                switch.free().await;
-                let report = effects.perform(effect).await;
-                switch.free().await;
-                report
-            });
+            running.push(perform(effects.clone(), switch.clone(), effect));
         }
         let at_rest = running.is_empty() && waiting.is_empty() && state.is_idle();
         if draining.is_some() && at_rest && inbox.stats().depth == 0 {
@@ -112,6 +100,18 @@ where
             _ = ticks.tick(), if !paused => Some(Event::Ticked),
         };
     }
+}
+
+/// Carries out an effect; while the loop is paused it neither begins nor ends.
+async fn perform<R: LoopState, H: Effects<R>>(
+    effects: H,
+    switch: Switch,
+    effect: R::Effect,
+) -> R::Report {
+    switch.free().await;
+    let report = effects.perform(effect).await;
+    switch.free().await;
+    report
 }
 
 fn write_status<R: LoopState>(

@@ -331,21 +331,8 @@ fn push_item(
     match kind_of(item) {
         "message" => messages.push(said(path, item, reader)?),
         "function_call" | "mcp_call" => {
-            let space = ["namespace", "server_label"];
-            let space = space.iter().find_map(|name| item.get(*name)?.as_str());
-            let arguments = match item.get("arguments") {
-                None | Some(Value::Null) => String::new(),
-                Some(Value::String(text)) => text.clone(),
-                Some(other) => other.to_string(),
-            };
-            push_call(
-                ToolCall {
-                    id: call_id(item),
-                    name: joined(space, text_of(path, item, "name")?),
-                    arguments,
-                },
-                messages,
-            );
+            let call = function_call(text_of(path, item, "name")?, item);
+            push_call(call, messages);
             // Calls that a server made itself have their output with them.
             if let Some(output) = item.get("output").filter(|output| !output.is_null()) {
                 let output = reader.output(&format!("{path}.output"), Some(output))?;
@@ -380,25 +367,39 @@ fn push_item(
             let output = reader.output(&format!("{path}.output"), output)?;
             messages.push(result(call_id(item), output, failed(item)));
         }
-        // Calls that the client runs in a way of its own.
         kind @ ("local_shell_call" | "shell_call" | "apply_patch_call" | "tool_search_call"
-        | "computer_call") => {
-            let parts = ["action", "arguments", "operation"];
-            let action = parts.iter().find_map(|name| item.get(*name));
-            push_call(
-                ToolCall {
-                    id: call_id(item),
-                    name: kind.trim_end_matches("_call").to_owned(),
-                    arguments: action.map_or_else(|| "{}".to_owned(), Value::to_string),
-                },
-                messages,
-            );
-        }
+        | "computer_call") => push_call(own_call(kind, item), messages),
         // What the model thought is not put before it again.
         "reasoning" => {}
         _ => reader.leave_out(&format!("{path}.type")),
     }
     Ok(())
+}
+
+fn function_call(name: &str, item: &Value) -> ToolCall {
+    let space = ["namespace", "server_label"];
+    let space = space.iter().find_map(|name| item.get(*name)?.as_str());
+    let arguments = match item.get("arguments") {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    ToolCall {
+        id: call_id(item),
+        name: joined(space, name),
+        arguments,
+    }
+}
+
+/// A call that the client runs in a way of its own.
+fn own_call(kind: &str, item: &Value) -> ToolCall {
+    let parts = ["action", "arguments", "operation"];
+    let action = parts.iter().find_map(|name| item.get(*name));
+    ToolCall {
+        id: call_id(item),
+        name: kind.trim_end_matches("_call").to_owned(),
+        arguments: action.map_or_else(|| "{}".to_owned(), Value::to_string),
+    }
 }
 
 fn said(path: &str, item: &Value, reader: &mut Reader) -> Result<Message, RequestError> {

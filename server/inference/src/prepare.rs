@@ -112,11 +112,7 @@ impl Request {
     /// Whether its prediction can make its answer come sooner: where draws need nothing but the logits.
     pub fn may_draft(&self, inference: &InferenceService) -> bool {
         let sampling = &self.sampling;
-        let is_plain = sampling.frequency_penalty == 0.0
-            && sampling.presence_penalty == 0.0
-            && sampling.repetition_penalty == 1.0
-            && sampling.logit_bias.is_empty()
-            && sampling.top_logprobs == 0;
+        let is_plain = sampling.is_unadjusted() && sampling.top_logprobs == 0;
         let is_held = |shape: &Shape| !matches!(shape.calls, Calls::Alone(_));
         is_plain
             && !self.shape.as_ref().is_some_and(is_held)

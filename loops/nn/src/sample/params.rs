@@ -52,7 +52,8 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    pub(super) fn penalizes(&self) -> bool {
+    /// Whether the next token depends on how often each came before.
+    pub fn penalizes(&self) -> bool {
         self.frequency_penalty != 0.0
             || self.presence_penalty != 0.0
             || self.repetition_penalty != 1.0

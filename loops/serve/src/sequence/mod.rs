@@ -126,7 +126,6 @@ impl Sequence {
     ) -> (Box<Self>, mpsc::Receiver<Delta>, Cancel) {
         let mut tokens = std::mem::take(&mut ask.prompt_tokens);
         let prompt = tokens.len();
-        let room = setup.max_positions - prompt;
         let given = std::mem::take(&mut ask.given);
         let thinks = ask.stop.output_format.reasoning == Reasoning::Open;
         let drafts = Drafts::new(std::mem::take(&mut ask.predicted), thinks);
@@ -135,16 +134,13 @@ impl Sequence {
                 tokens.extend_from_slice(before);
                 given.len()
             }
-            None => (ask.stop.max_tokens.max(1) as usize).min(room),
+            None => (ask.stop.max_tokens.max(1) as usize).min(setup.max_positions - prompt),
         };
         let params = params_of(&ask, &setup.end_tokens);
-        let penalizes = params.frequency_penalty != 0.0
-            || params.presence_penalty != 0.0
-            || params.repetition_penalty != 1.0;
-        let counts = if penalizes {
-            TokenCounts::new(&tokens)
-        } else {
-            TokenCounts::default()
+        let penalizes = params.penalizes();
+        let counts = match penalizes {
+            true => TokenCounts::new(&tokens),
+            false => TokenCounts::default(),
         };
         let (out, deltas) = mpsc::channel(max_tokens + CHANNEL_SPARE);
         let cancel = Cancel::default();

@@ -84,16 +84,7 @@ impl NnTrainer {
             }
         }
         taught.hints = fresh.len() + again.len();
-        let followed = match self.learner.hint_form {
-            DistillForm::SampledToken => self
-                .follow_sampled(learner, &fresh, rows, control)
-                .and_then(|()| self.follow_top(learner, &again, rows, control)),
-            DistillForm::TopK => {
-                fresh.extend(again);
-                self.follow_top(learner, &fresh, rows, control)
-            }
-            DistillForm::Rehearsed | DistillForm::Context => Ok(()),
-        };
+        let followed = self.follow(learner, fresh, again, rows, control);
         followed.map_err(super::stopped)?;
         let is_corrected = !corrected.is_empty();
         rows.extend(corrected);
@@ -113,6 +104,28 @@ impl NnTrainer {
             rows.extend(taught.distilled.rows.iter().cloned());
         }
         Ok(taught)
+    }
+
+    /// Follows the teachers of the hints of turns that train now and of turns that trained before.
+    fn follow(
+        &self,
+        learner: &mut Learner,
+        mut fresh: Vec<Hinted>,
+        again: Vec<Hinted>,
+        rows: &mut [TrainRow],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<(), StepError> {
+        match self.learner.hint_form {
+            DistillForm::SampledToken => {
+                self.follow_sampled(learner, &fresh, rows, control)?;
+                self.follow_top(learner, &again, rows, control)
+            }
+            DistillForm::TopK => {
+                fresh.extend(again);
+                self.follow_top(learner, &fresh, rows, control)
+            }
+            DistillForm::Rehearsed | DistillForm::Context => Ok(()),
+        }
     }
 
     pub(super) fn under(&self) -> Under {

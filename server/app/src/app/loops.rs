@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use super::resources::Resources;
 use crate::config::{Config, ModelConfig};
 use crate::memory;
-use crate::model::{self, Served};
+use crate::model::{self, Builtin, Served};
 use crate::scrub::Scrub;
 use hone_api::Http;
 use hone_inference::eraser::Eraser;
@@ -125,6 +125,25 @@ pub(super) fn tls(
     tls.map(Tls::acceptor).transpose()
 }
 
+/// Runs a loop until the shutdown; where it fails it begins again.
+fn begin<Fut, E>(
+    which: Loop,
+    resources: &Resources,
+    stop: Shutdown,
+    loops: &mut JoinSet<()>,
+    make: impl Fn(Shutdown) -> Fut + Send + 'static,
+) where
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: ToString,
+{
+    let (name, registry) = (which.name(), resources.registry.clone());
+    let until = stop.clone();
+    loops.spawn(supervise(name, registry, BACKOFF, until, move || {
+        let run = make(stop.clone());
+        async { run.await.map_err(|error| error.to_string()) }
+    }));
+}
+
 /// Collect: turns, next states and feedback in, notifications to the judge out.
 pub(super) fn collect(
     resources: &Resources,
@@ -144,23 +163,10 @@ pub(super) fn collect(
         config: resources.config.collect.clone(),
         registry: resources.registry.clone(),
     };
-    let shutdown = resources.stops[1].signal();
-    let (name, registry) = (Loop::Collect.name(), resources.registry.clone());
-    loops.spawn(supervise(
-        name,
-        registry,
-        BACKOFF,
-        shutdown.clone(),
-        move || {
-            let run = hone_collect::run(
-                ctx.clone(),
-                inbox.clone(),
-                to_judge.clone(),
-                shutdown.clone(),
-            );
-            async { run.await.map_err(|error| error.to_string()) }
-        },
-    ));
+    let (which, stop) = (Loop::Collect, resources.stops[1].signal());
+    begin(which, resources, stop, loops, move |stop| {
+        hone_collect::run(ctx.clone(), inbox.clone(), to_judge.clone(), stop)
+    });
     Some(outbox)
 }
 
@@ -327,23 +333,10 @@ pub(super) async fn judge(
         config: resources.config.judge.clone(),
         registry: resources.registry.clone(),
     };
-    let shutdown = resources.stops[0].signal();
-    let (name, registry) = (Loop::Judge.name(), resources.registry.clone());
-    loops.spawn(supervise(
-        name,
-        registry,
-        BACKOFF,
-        shutdown.clone(),
-        move || {
-            let run = hone_judge::run(
-                ctx.clone(),
-                inbox.clone(),
-                to_train.clone(),
-                shutdown.clone(),
-            );
-            async { run.await.map_err(|error| error.to_string()) }
-        },
-    ));
+    let (which, stop) = (Loop::Judge, resources.stops[0].signal());
+    begin(which, resources, stop, loops, move |stop| {
+        hone_judge::run(ctx.clone(), inbox.clone(), to_train.clone(), stop)
+    });
     Ok(())
 }
 
@@ -362,35 +355,9 @@ pub(super) fn train(
     else {
         return Ok(());
     };
-    let serving: hone_train::Serving = Arc::new(move || {
-        let load = engine.as_ref().map(|engine| engine.load());
-        load.map_or_else(hone_train::Served::default, |load| hone_train::Served {
-            now: load.requests > 0,
-            long_step: load.long_step,
-            total_us: load.served_us,
-        })
-    });
-    let everyday = match resources.config.model.rehearsal_prompts.as_slice() {
-        [] => hone_train::generic_prompts(),
-        own => own.to_vec(),
-    };
-    // The built-in model knows no facts of the world.
-    let reference = match resources.config.model.is_built_in() {
-        true => hone_train::Reference::default(),
-        false => hone_train::Reference::built_in(),
-    };
+    let serving = load_of(engine);
     let priority = hone_train::Priority::new(serving.clone());
-    let parts = hone_train::NnParts {
-        model: builtin.model,
-        exec: Arc::new(training_threads(&resources.config.model, &priority)),
-        device: builtin.device,
-        blobs: resources.blobs.clone(),
-        base_name: resources.config.model.served_name(),
-        end_tokens: builtin.end_tokens,
-        wording: Arc::new(hone_judges::Words(served.language.clone())),
-        everyday: Arc::new(everyday),
-        reference: Arc::new(reference),
-    };
+    let parts = trainer_parts(resources, served, builtin, &priority);
     let golden = model::probes(&*served.language, &resources.config.model.probe_prompts);
     let trainer = Arc::new(hone_train::NnTrainer::new(parts, &resources.config.train)?);
     fits(trainer.learner_bytes(), &resources.config)?;
@@ -409,19 +376,53 @@ pub(super) fn train(
         config: resources.config.train.clone(),
         registry: resources.registry.clone(),
     };
-    let shutdown = resources.stops[0].signal();
-    let (name, registry) = (Loop::Train.name(), resources.registry.clone());
-    loops.spawn(supervise(
-        name,
-        registry,
-        BACKOFF,
-        shutdown.clone(),
-        move || {
-            let run = hone_train::run(ctx.clone(), inbox.clone(), shutdown.clone());
-            async { run.await.map_err(|error| error.to_string()) }
-        },
-    ));
+    let (which, stop) = (Loop::Train, resources.stops[0].signal());
+    begin(which, resources, stop, loops, move |stop| {
+        hone_train::run(ctx.clone(), inbox.clone(), stop)
+    });
     Ok(())
+}
+
+/// What the engine serves at present.
+fn load_of(engine: Option<Arc<Engine>>) -> hone_train::Serving {
+    Arc::new(move || {
+        let load = engine.as_ref().map(|engine| engine.load());
+        load.map_or_else(hone_train::Served::default, |load| hone_train::Served {
+            now: load.requests > 0,
+            long_step: load.long_step,
+            total_us: load.served_us,
+        })
+    })
+}
+
+/// The model to train with what its learners read and write.
+fn trainer_parts(
+    resources: &Resources,
+    served: &Served,
+    builtin: Builtin,
+    priority: &hone_train::Priority,
+) -> hone_train::NnParts {
+    let config = &resources.config.model;
+    let everyday = match config.rehearsal_prompts.as_slice() {
+        [] => hone_train::generic_prompts(),
+        own => own.to_vec(),
+    };
+    // The built-in model knows no facts of the world.
+    let reference = match config.is_built_in() {
+        true => hone_train::Reference::default(),
+        false => hone_train::Reference::built_in(),
+    };
+    hone_train::NnParts {
+        model: builtin.model,
+        exec: Arc::new(training_threads(config, priority)),
+        device: builtin.device,
+        blobs: resources.blobs.clone(),
+        base_name: config.served_name(),
+        end_tokens: builtin.end_tokens,
+        wording: Arc::new(hone_judges::Words(served.language.clone())),
+        everyday: Arc::new(everyday),
+        reference: Arc::new(reference),
+    }
 }
 
 /// Threads of training's own, so that no step of the engine finds its helpers at work for training

@@ -109,7 +109,6 @@ struct Prompt {
         (status = 200, body = Comparison),
         (status = 404, body = ErrorBody),
         (status = 409, description = "`pruned`", body = ErrorBody),
-        (status = 503, body = ErrorBody),
     )
 )]
 pub async fn compare(
@@ -145,20 +144,7 @@ async fn side_by_side(
     }
     let a = choice(http, scope, lists::version("a", body.a)?).await?;
     let b = choice(http, scope, lists::version("b", body.b)?).await?;
-    let prompts = match body.prompts.clone() {
-        Some(prompts) => {
-            let (chars, most) = (
-                prompts.iter().flatten().map(chars_of).sum(),
-                http.config.messages_max,
-            );
-            inference
-                .apart(context.caller.counts_as(), chars, move |inference| {
-                    given(inference, &prompts, most)
-                })
-                .await??
-        }
-        None => recent(http, scope, body.recent.unwrap_or(3)).await?,
-    };
+    let prompts = prompts_of(http, context, scope, body).await?;
     let sampling = Sampling {
         seed: body.seed.unwrap_or_default(),
         ..inference.language.defaults()
@@ -172,30 +158,57 @@ async fn side_by_side(
         sampling,
         max_tokens,
     };
+    timeout(
+        inference.limits.completion_timeout,
+        answered(&asks, prompts, &a, &b),
+    )
+    .await
+    .map_err(|_| ApiError::Unavailable {
+        code: "compare_timeout",
+        message: "the answers took longer than http.completion_timeout_ms; ask for fewer \
+                  prompts or tokens"
+            .to_owned(),
+    })?
+}
+
+/// The prompts that the body gives, or those of the scope's latest turns.
+async fn prompts_of(
+    http: &Http,
+    context: &RequestContext,
+    scope: &Scope,
+    body: &CompareBody,
+) -> Result<Vec<Prompt>, ApiError> {
+    let Some(prompts) = body.prompts.clone() else {
+        return recent(http, scope, body.recent.unwrap_or(3)).await;
+    };
+    let chars = prompts.iter().flatten().map(chars_of).sum();
+    let most = http.config.messages_max;
+    let read = serving(http)?.apart(context.caller.counts_as(), chars, move |inference| {
+        given(inference, &prompts, most)
+    });
+    read.await?
+}
+
+/// Asks both versions for every prompt, all at once, and reads the answers in their order.
+async fn answered(
+    asks: &Asks<'_>,
+    prompts: Vec<Prompt>,
+    a: &PolicyChoice,
+    b: &PolicyChoice,
+) -> Result<Comparison, ApiError> {
     let mut begun = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        let answers = (asks.ask(&prompt, &a)?, asks.ask(&prompt, &b)?);
+        let answers = (asks.ask(&prompt, a)?, asks.ask(&prompt, b)?);
         begun.push((prompt, answers));
     }
     let mut data = Vec::with_capacity(begun.len());
-    let read = async {
-        for (prompt, (a, b)) in begun {
-            data.push(Pair {
-                messages: prompt.messages.iter().map(template_message).collect(),
-                a: asks.said(a).await?,
-                b: asks.said(b).await?,
-            });
-        }
-        Ok::<(), ApiError>(())
-    };
-    timeout(inference.limits.completion_timeout, read)
-        .await
-        .map_err(|_| ApiError::Unavailable {
-            code: "compare_timeout",
-            message: "the answers took longer than http.completion_timeout_ms; ask for fewer \
-                      prompts or tokens"
-                .to_owned(),
-        })??;
+    for (prompt, (a, b)) in begun {
+        data.push(Pair {
+            messages: prompt.messages.iter().map(template_message).collect(),
+            a: asks.said(a).await?,
+            b: asks.said(b).await?,
+        });
+    }
     Ok(Comparison {
         object: "comparison",
         data,
