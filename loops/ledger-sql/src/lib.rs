@@ -5,6 +5,8 @@
 
 mod backup;
 mod codec;
+mod db;
+mod queries;
 mod sqlite;
 
 #[cfg(test)]
@@ -14,4 +16,5 @@ pub use backup::{
     BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
     verify, verify_whole,
 };
-pub use sqlite::{SqliteConfig, SqliteLedger, check_not_lost, make_private};
+pub use queries::SqlLedger;
+pub use sqlite::{SqliteConfig, SqliteLedger, SqliteStore, check_not_lost, make_private};

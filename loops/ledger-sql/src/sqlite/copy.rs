@@ -7,7 +7,9 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::Fault;
-use super::{SqliteLedger, open, rows};
+use super::{SqliteLedger, open};
+use crate::db::Connection as Borrowed;
+use crate::queries::{Store as _, versions};
 use hone_ledger::LedgerError;
 
 /// The schema since which a ledger says which files it keeps.
@@ -26,7 +28,7 @@ impl SqliteLedger {
         let into = file.display().to_string();
         let copied = async {
             // Its own connection: readers may not even write another file.
-            let options = open::options(&self.config).create_if_missing(false);
+            let options = open::options(&self.store.config).create_if_missing(false);
             let mut connection = options.connect().await?;
             sqlx::query("vacuum into ?")
                 .bind(into)
@@ -39,43 +41,12 @@ impl SqliteLedger {
         match copied {
             // It is the copy that lacks room; whatever else is wrong is the ledger's.
             Err(fault) if fault.is_full() => Err(fault.explain(file)),
-            done => self.explain(done),
+            done => self.store.explain(done),
         }
     }
-
-    /// Where the adapters lie that a version of this ledger may still be served from, with the content
-    /// hash that each was published with.
-    ///
-    /// # Errors
-    /// What the database said.
-    pub async fn kept_blobs(&self) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(kept_blobs(&mut moment).await)
-    }
-
-    /// Looks at every page, index and reference; each finding is a line of SQLite's.
-    ///
-    /// # Errors
-    /// What the database said.
-    pub async fn check_file(&self) -> Result<Vec<String>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(check_file(&mut moment).await)
-    }
 }
 
-async fn kept_blobs(connection: &mut SqliteConnection) -> Result<Vec<(BlobKey, Digest)>, Fault> {
-    let found: Vec<(String, Vec<u8>)> = sqlx::query_as(
-        "select distinct blob, digest from versions
-         where pruned_ms is null and tainted_ms is null and blob like '%/%' order by blob",
-    )
-    .fetch_all(connection)
-    .await?;
-    let keys = found.into_iter();
-    keys.map(|(name, digest)| Ok((BlobKey::new(name)?, rows::digest(&digest)?)))
-        .collect()
-}
-
-/// The same of a closed file that is only looked at: nothing beside it is made or changed.
+/// The adapters that a version may still be served from, of a closed file that is only looked at: nothing beside it is made or changed.
 pub(crate) async fn kept_blobs_of(file: &Path) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
     let options = SqliteConnectOptions::new()
         .filename(file)
@@ -88,7 +59,7 @@ pub(crate) async fn kept_blobs_of(file: &Path) -> Result<Vec<(BlobKey, Digest)>,
             .await?;
         // An older ledger does not say which files are kept.
         let kept = match version >= KEPT_SINCE {
-            true => kept_blobs(&mut connection).await?,
+            true => versions::kept_blobs(&mut Borrowed::Sqlite(&mut connection)).await?,
             false => Vec::new(),
         };
         connection.close().await?;
@@ -98,7 +69,7 @@ pub(crate) async fn kept_blobs_of(file: &Path) -> Result<Vec<(BlobKey, Digest)>,
     looked.map_err(|fault| fault.explain(file))
 }
 
-async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {
+pub(super) async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {
     let mut findings: Vec<String> = sqlx::query_scalar("pragma integrity_check(20)")
         .fetch_all(&mut *connection)
         .await?;

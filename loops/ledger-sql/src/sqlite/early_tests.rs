@@ -30,7 +30,7 @@ async fn case() -> Case {
 
 impl Case {
     async fn run(&self, sql: &str) {
-        let mut writer = self.ledger.writer.take().await.unwrap();
+        let mut writer = self.ledger.store.writer.take().await.unwrap();
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
             .execute(&mut *writer)
             .await
@@ -43,7 +43,7 @@ impl Case {
 
     /// Numbers of all feedback, and of what waits for its turn.
     async fn numbers(&self) -> (Vec<i64>, Vec<i64>) {
-        let mut writer = self.ledger.writer.take().await.unwrap();
+        let mut writer = self.ledger.store.writer.take().await.unwrap();
         let all = sqlx::query_scalar("select number from feedback order by number")
             .fetch_all(&mut *writer)
             .await

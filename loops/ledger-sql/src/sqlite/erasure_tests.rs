@@ -285,7 +285,7 @@ async fn what_was_left_behind_is_swept() {
             .map(|byte| format!("{byte:02x}"))
             .collect::<String>(),
     );
-    let mut writer = ledger.writer.take().await.unwrap();
+    let mut writer = ledger.store.writer.take().await.unwrap();
     sqlx::raw_sql(sqlx::AssertSqlSafe(left))
         .execute(&mut *writer)
         .await

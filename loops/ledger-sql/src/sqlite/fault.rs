@@ -2,32 +2,15 @@
 
 use std::path::Path;
 
-use hone_domain::{BlobError, CompletionError};
 use sqlx::migrate::MigrateError;
 
-use crate::codec::Malformed;
+pub(super) use crate::db::Fault;
+use crate::db::fault::is_unreadable;
 use hone_ledger::LedgerError;
 
-/// A failure inside the ledger, before the file's name is known.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    #[error(transparent)]
-    Sql(#[from] sqlx::Error),
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-}
-
 impl Fault {
-    /// Whether what is stored is at fault, and not the database at this moment.
-    pub(super) fn is_unreadable(&self) -> bool {
-        match self {
-            Self::Ledger(error) => matches!(error, LedgerError::Corrupt(_)),
-            Self::Sql(error) => is_unreadable(error),
-        }
-    }
-
     /// Whether there was no room for what was written.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         match self {
             Self::Sql(sqlx::Error::Database(error)) => primary_code(&**error) == code::FULL,
             _ => false,
@@ -35,7 +18,7 @@ impl Fault {
     }
 
     /// As the caller sees it; `file` is the database.
-    pub(super) fn explain(self, file: &Path) -> LedgerError {
+    pub(crate) fn explain(self, file: &Path) -> LedgerError {
         match self {
             Self::Ledger(error) => error,
             Self::Sql(error) => explain_sql(&error, file),
@@ -43,7 +26,7 @@ impl Fault {
     }
 
     /// As the caller sees it while opening: whatever is wrong, the file cannot be used.
-    pub(super) fn explain_opening(self, file: &Path) -> LedgerError {
+    pub(crate) fn explain_opening(self, file: &Path) -> LedgerError {
         match self.explain(file) {
             LedgerError::Failed(text) => LedgerError::Unusable(text),
             other => other,
@@ -52,7 +35,7 @@ impl Fault {
 }
 
 /// A failed migration: the medium's fault, or a schema that this program does not know.
-pub(super) fn migration_fault(error: MigrateError, file: &Path) -> Fault {
+pub(crate) fn migration_fault(error: MigrateError, file: &Path) -> Fault {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => {
             Fault::Sql(error)
@@ -65,33 +48,17 @@ pub(super) fn migration_fault(error: MigrateError, file: &Path) -> Fault {
     }
 }
 
-macro_rules! corrupt_from {
-    ($($error:ty),*) => {$(
-        impl From<$error> for Fault {
-            fn from(error: $error) -> Self {
-                Self::Ledger(LedgerError::Corrupt(error.to_string()))
-            }
-        }
-    )*};
-}
-corrupt_from!(Malformed, CompletionError, BlobError, serde_json::Error);
-
-/// A row that does not say what it should.
-pub(super) fn corrupt(what: impl Into<String>) -> Fault {
-    Fault::Ledger(LedgerError::Corrupt(what.into()))
-}
-
 /// Primary result codes, <https://www.sqlite.org/rescode.html>.
 mod code {
-    pub(super) const BUSY: i32 = 5;
-    pub(super) const LOCKED: i32 = 6;
-    pub(super) const NOMEM: i32 = 7;
-    pub(super) const READONLY: i32 = 8;
-    pub(super) const IOERR: i32 = 10;
-    pub(super) const CORRUPT: i32 = 11;
-    pub(super) const FULL: i32 = 13;
-    pub(super) const CANTOPEN: i32 = 14;
-    pub(super) const NOTADB: i32 = 26;
+    pub(crate) const BUSY: i32 = 5;
+    pub(crate) const LOCKED: i32 = 6;
+    pub(crate) const NOMEM: i32 = 7;
+    pub(crate) const READONLY: i32 = 8;
+    pub(crate) const IOERR: i32 = 10;
+    pub(crate) const CORRUPT: i32 = 11;
+    pub(crate) const FULL: i32 = 13;
+    pub(crate) const CANTOPEN: i32 = 14;
+    pub(crate) const NOTADB: i32 = 26;
 }
 
 fn explain_sql(error: &sqlx::Error, file: &Path) -> LedgerError {
@@ -118,14 +85,6 @@ fn no_memory(detail: &str, file: &Path) -> String {
          limits of the process (ulimit -v, ulimit -u, its container) or lower what serving takes \
          (serve.kv_cache_bytes_max)",
         file.display()
-    )
-}
-
-/// Whether what is stored could not be read as what it should be.
-fn is_unreadable(error: &sqlx::Error) -> bool {
-    matches!(
-        error,
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)
     )
 }
 

@@ -131,11 +131,11 @@ async fn broken_laws_are_found() {
         world.publish_next(1).await;
         world.assert_lawful("before planting").await;
         sqlx::raw_sql("pragma foreign_keys = off")
-            .execute(&mut *ledger.writer.take().await.unwrap())
+            .execute(&mut *ledger.store.writer.take().await.unwrap())
             .await
             .unwrap();
         sqlx::raw_sql(planted.sql)
-            .execute(&mut *ledger.writer.take().await.unwrap())
+            .execute(&mut *ledger.store.writer.take().await.unwrap())
             .await
             .unwrap();
         let broken = ledger.check_laws().await.unwrap();
@@ -183,7 +183,7 @@ async fn constraints_stand_before_the_laws() {
         ("delete from versions", "FOREIGN KEY"),
     ] {
         let error = sqlx::raw_sql(sql)
-            .execute(&mut *ledger.writer.take().await.unwrap())
+            .execute(&mut *ledger.store.writer.take().await.unwrap())
             .await
             .unwrap_err()
             .to_string();

@@ -1,51 +1,17 @@
-//! The embedded ledger: one SQLite file, one writing connection, a few that read.
+//! SQLite: one file, one writing connection, a few that read.
 //!
 //! Every method that writes is one `begin immediate` transaction with `synchronous = full`: when it
 //! returns, the disk has it. Readers see the last commit and never wait for the writer (WAL).
 
-mod answers;
-mod audit;
-mod chains;
-mod collect;
-mod consent;
 mod copy;
-mod early;
-mod encoded;
-mod erase;
 mod fault;
-mod forget;
-mod imports;
-mod judge;
-mod known;
-mod laws;
-mod leases;
-mod lift;
-mod many;
 mod mark;
 mod mover;
 mod open;
 mod paths;
-mod people;
-mod personal;
 mod place;
-mod policies;
-mod reading;
-mod replay;
-mod rows;
 mod schema;
-mod standings;
-mod taint;
-mod teams;
-mod texts;
-mod train;
-mod trials;
-mod unreadable;
-mod version_calls;
-mod versions;
-mod views;
-mod watch;
 mod whole;
-mod wishes;
 mod writer;
 
 #[cfg(test)]
@@ -75,22 +41,14 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use async_trait::async_trait;
-use hone_domain::{
-    Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn,
-    TurnId, Verdict,
-};
 use sqlx::sqlite::SqlitePool;
-use sqlx::{Sqlite, Transaction};
+use sqlx::{ConnectOptions as _, Connection as _, Sqlite, Transaction};
 
+use crate::db::{Connection, Row};
+use crate::queries::{Held, SqlLedger, Store, forget};
 pub(crate) use copy::kept_blobs_of;
 use fault::Fault;
-use hone_ledger::{
-    ApiKey, AuditCheck, AuditCount, AuditEntry, AuditQuery, AuditRecord, Changed, Claim, Claimed,
-    ClaimedSamples, FeedbackOutcome, Invite, Ledger, LedgerCounts, LedgerError, OpenPage, OpenTurn,
-    People, PeopleChange, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed,
-    SampleClaim, SignIn, Team, TurnRow, TurnView, User, Uses,
-};
+use hone_ledger::{ForgetReport, ForgetWish, LedgerError};
 pub(crate) use mark::FILE as MARK_FILE;
 use mover::Mover;
 pub(crate) use open::take_folder;
@@ -98,10 +56,14 @@ pub use open::{SqliteConfig, make_private};
 pub(crate) use paths::{RESTORING, folder_of};
 use place::Place;
 pub use place::check_not_lost;
+pub(crate) use writer::{BEGIN, COMMIT};
 use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.
-pub struct SqliteLedger {
+pub type SqliteLedger = SqlLedger<SqliteStore>;
+
+/// One SQLite file with its connections.
+pub struct SqliteStore {
     file: PathBuf,
     config: SqliteConfig,
     writer: Arc<Writer>,
@@ -140,7 +102,7 @@ impl SqliteLedger {
     }
 
     fn of(config: &SqliteConfig, opened: open::Opened) -> Self {
-        Self {
+        let store = SqliteStore {
             file: config.file.clone(),
             config: config.clone(),
             writer: opened.writer,
@@ -151,312 +113,123 @@ impl SqliteLedger {
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
-        }
+        };
+        Self { store }
     }
+}
 
-    /// Begins a writing transaction.
+/// The lists of what goes, as a plan has them for itself: it writes nothing else.
+const OWN_LISTS: &str = "
+    create temp table forget_turns (
+        turn_number integer primary key,
+        forget_number integer not null
+    );
+    insert into forget_turns (turn_number, forget_number)
+    select turn_number, forget_number from main.forget_turns;
+    create index temp.forget_turns_by_forget on forget_turns (forget_number, turn_number);
+    create temp table gone_transitions (
+        transition_number integer primary key,
+        turn_stays integer not null
+    )";
+
+impl Held for Writing {
+    fn connection(&mut self) -> Connection<'_> {
+        Connection::Sqlite(&mut *self)
+    }
+}
+
+impl Held for Transaction<'static, Sqlite> {
+    fn connection(&mut self) -> Connection<'_> {
+        Connection::Sqlite(&mut *self)
+    }
+}
+
+impl Store for SqliteStore {
+    type Writing = Writing;
+    type Moment = Transaction<'static, Sqlite>;
+
     async fn begin(&self) -> Result<Writing, LedgerError> {
         let begun = self.writer.begin().await;
-        let begun = begun.map_err(|e| Fault::Sql(e).explain(&self.file))?;
+        let begun = self.explain(begun.map_err(Fault::Sql))?;
         self.place.check()?;
         Ok(begun)
     }
 
-    /// Makes the work durable, or undoes all of it. What was committed to a file that is gone by now is
-    /// not durable, and nobody is told that it is.
-    async fn finish<T>(
+    async fn take_open(&self) -> Result<Writing, LedgerError> {
+        let taken = self.writer.take_open().await;
+        let taken = self.explain(taken.map_err(Fault::Sql))?;
+        self.place.check()?;
+        Ok(taken)
+    }
+
+    fn changes(writing: &Writing) -> i64 {
+        writing.changes()
+    }
+
+    /// What was committed to a file that is gone by now is not durable, and nobody is told that it is.
+    async fn finish<T: Send>(
         &self,
-        transaction: Writing,
+        writing: Writing,
         done: Result<T, Fault>,
     ) -> Result<T, LedgerError> {
         let ended = match done {
             Ok(value) => {
-                let committed = transaction.commit().await;
+                let committed = writing.commit().await;
                 self.mover.note_commit();
                 let committed = committed.map_err(Fault::Sql);
                 committed.and_then(|()| Ok(self.place.check().map(|()| value)?))
             }
             Err(fault) => {
                 // The first failure is the one to tell; whoever writes next undoes what this did not.
-                if let Err(error) = transaction.undo().await {
+                if let Err(error) = writing.undo().await {
                     tracing::debug!(%error, "the ledger could not undo a transaction");
                 }
                 Err(fault)
             }
         };
-        ended.map_err(|fault| fault.explain(&self.file))
+        self.explain(ended)
     }
 
-    /// Begins a view of one moment.
-    async fn look(&self) -> Result<Transaction<'static, Sqlite>, LedgerError> {
+    async fn committed(&self, writing: Writing, rows: &[Row]) -> Result<(), LedgerError> {
+        let counted = writing.committed(rows).map_err(Fault::Sql);
+        self.mover.note_commit();
+        self.explain(counted)?;
+        self.place.check()
+    }
+
+    async fn look(&self) -> Result<Self::Moment, LedgerError> {
         let begun = self.readers.begin().await;
-        begun.map_err(|e| Fault::Sql(e).explain(&self.file))
+        self.explain(begun.map_err(Fault::Sql))
     }
 
     fn explain<T>(&self, done: Result<T, Fault>) -> Result<T, LedgerError> {
         done.map_err(|fault| fault.explain(&self.file))
     }
-}
 
-#[async_trait]
-impl People for SqliteLedger {
-    async fn change(
-        &self,
-        change: &PeopleChange,
-        entry: &AuditEntry,
-    ) -> Result<Changed, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = people::change(&mut transaction, change, entry).await;
-        self.finish(transaction, done).await
+    fn older_forgets(&self) -> i64 {
+        self.older_forgets
     }
 
-    async fn user(&self, name: &str) -> Result<Option<User>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(people::user(&mut moment, name).await)
+    async fn plan(&self, wish: &ForgetWish) -> Result<ForgetReport, LedgerError> {
+        let _place = self.planning.lock().await;
+        let planned = async {
+            // Its own connection, which cannot write the ledger: nobody waits for it, and its lists go
+            // with it.
+            let options = open::options(&self.config).create_if_missing(false);
+            let mut connection = options.read_only(true).connect().await?;
+            let mut moment = connection.begin().await?;
+            sqlx::raw_sql(OWN_LISTS).execute(&mut *moment).await?;
+            let report = forget::plan(&mut Connection::Sqlite(&mut moment), wish).await?;
+            moment.rollback().await?;
+            connection.close().await?;
+            Ok::<_, Fault>(report)
+        };
+        self.explain(planned.await)
     }
 
-    async fn users(&self) -> Result<Vec<User>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(people::users(&mut moment).await)
-    }
-
-    async fn teams(&self) -> Result<Vec<Team>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(teams::teams(&mut moment).await)
-    }
-
-    async fn key(&self, id: &str) -> Result<Option<ApiKey>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(people::key(&mut moment, id).await)
-    }
-
-    async fn keys(&self, owner: Option<&str>) -> Result<Vec<ApiKey>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(people::keys(&mut moment, owner).await)
-    }
-
-    async fn sign_in(&self, token: Digest) -> Result<Option<SignIn>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(people::sign_in(&mut moment, token).await)
-    }
-
-    async fn invite(&self, token: Digest) -> Result<Option<Invite>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(people::invite(&mut moment, token).await)
-    }
-
-    async fn note_uses(&self, uses: &Uses, idle_ms: Millis) -> Result<(), LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = people::note_uses(&mut transaction, uses, idle_ms).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn revision(&self) -> Result<u64, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(people::revision(&mut moment).await)
-    }
-
-    async fn record(&self, entry: &AuditEntry) -> Result<AuditRecord, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = audit::record(&mut transaction, entry).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditRecord>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(audit::list(&mut moment, query).await)
-    }
-
-    async fn verify_audit(&self) -> Result<AuditCheck, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(audit::verify(&mut moment).await)
-    }
-}
-
-#[async_trait]
-impl Ledger for SqliteLedger {
-    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
-        let encoded = self.explain(encoded::encode(turns))?;
-        let taken = self.writer.take_open().await.map_err(Fault::Sql);
-        let mut transaction = self.explain(taken)?;
-        self.place.check()?;
-        let (older, changes) = (self.older_forgets, transaction.changes());
-        match collect::record_turns(&mut transaction, &encoded, older, changes).await {
-            Ok((forgotten, rows)) => {
-                let counted = transaction.committed(&rows).map_err(Fault::Sql);
-                self.mover.note_commit();
-                self.explain(counted)?;
-                self.place.check().map(|()| forgotten)
-            }
-            Err(fault) => self.finish(transaction, Err(fault)).await,
-        }
-    }
-
-    async fn record_transitions(
-        &self,
-        transitions: &[Transition],
-    ) -> Result<Vec<TransitionId>, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = collect::record_transitions(&mut transaction, transitions).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn settle_turns(&self, turns: &[(TurnId, Reason)]) -> Result<(), LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = collect::settle_turns(&mut transaction, turns).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(views::open_turns(&mut moment, limit).await)
-    }
-
-    async fn open_page(
-        &self,
-        newest: usize,
-        from: Option<i64>,
-        limit: usize,
-    ) -> Result<OpenPage, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(views::open_page(&mut moment, newest, from, limit).await)
-    }
-
-    async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = collect::record_feedback(&mut transaction, feedback).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn claim_transitions(
-        &self,
-        limit: usize,
-        lease_ms: Millis,
-        now_ms: Millis,
-    ) -> Result<Vec<Claimed>, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = judge::claim_transitions(&mut transaction, limit, lease_ms, now_ms).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn record_verdict(&self, claim: Claim, verdict: &Verdict) -> Result<(), LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = judge::record_verdict(&mut transaction, claim, verdict).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn release(&self, claim: Claim, retry_at_ms: Millis) -> Result<(), LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = leases::release(&mut transaction, claim, retry_at_ms).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn give_up(&self, claim: Claim) -> Result<(), LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = leases::give_up(&mut transaction, claim).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn settle_claims(&self, claims: &[Claim], reason: Reason) -> Result<u64, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = leases::settle(&mut transaction, claims, reason).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn renew(&self, claims: &[Claim], until_ms: Millis) -> Result<u64, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = leases::renew(&mut transaction, claims, until_ms).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(train::ready(&mut moment, now_ms).await)
-    }
-
-    async fn claim_samples(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = train::claim_samples(&mut transaction, claim).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn replay(&self, query: &ReplayQuery) -> Result<Vec<Replayed>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(replay::replay(&mut moment, query).await)
-    }
-
-    async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = train::publish(&mut transaction, publish).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn refuse(&self, refusal: &Refusal) -> Result<(), LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = train::refuse(&mut transaction, refusal).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn heads(&self) -> Result<Vec<Policy>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(policies::heads(&mut moment).await)
-    }
-
-    async fn versions(
-        &self,
-        scope: Option<&Scope>,
-        limit: usize,
-    ) -> Result<Vec<PolicyRecord>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(policies::versions(&mut moment, scope, limit).await)
-    }
-
-    async fn rollback(
-        &self,
-        scope: &Scope,
-        to: PolicyVersion,
-        now_ms: Millis,
-    ) -> Result<Policy, LedgerError> {
-        let mut transaction = self.begin().await?;
-        let done = standings::rollback(&mut transaction, scope, to, now_ms).await;
-        self.finish(transaction, done).await
-    }
-
-    async fn turn(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(views::turn(&mut moment, id).await)
-    }
-
-    async fn turns(
-        &self,
-        scope: Option<&Scope>,
-        limit: usize,
-    ) -> Result<Vec<TurnRow>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(views::turns(&mut moment, scope, limit).await)
-    }
-
-    async fn audits(&self) -> Result<Vec<AuditCount>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(judge::audits(&mut moment).await)
-    }
-
-    async fn counts(&self) -> Result<LedgerCounts, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(views::counts(&mut moment).await)
-    }
-
-    async fn scores_by_version(
-        &self,
-        scope: &Scope,
-    ) -> Result<Vec<(PolicyVersion, f64, u64)>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(views::scores_by_version(&mut moment, scope).await)
-    }
-
-    async fn check_laws(&self) -> Result<Vec<String>, LedgerError> {
-        let mut moment = self.look().await?;
-        self.explain(laws::check(&mut moment).await)
+    async fn empty_log(&self) -> Result<bool, LedgerError> {
+        let emptied = self.mover.empty(&self.writer).await;
+        self.explain(emptied.map_err(Fault::Sql))
     }
 
     fn in_place(&self) -> Result<(), LedgerError> {
@@ -468,12 +241,9 @@ impl Ledger for SqliteLedger {
         self.explain(self.schema.missing(&mut moment).await)
     }
 
-    async fn damage(&self) -> Result<Vec<String>, LedgerError> {
-        match self.check_file().await {
-            // It is damaged so that not even the check comes to its end.
-            Err(error @ LedgerError::Unusable(_)) => Ok(vec![error.to_string()]),
-            found => found,
-        }
+    async fn check(&self) -> Result<Vec<String>, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(copy::check_file(&mut moment).await)
     }
 
     async fn close(&self) {

@@ -82,6 +82,7 @@ mod tests {
     use serde_json::Value;
     use uuid::Uuid;
 
+    use crate::queries::Store as _;
     use crate::{SqliteConfig, SqliteLedger};
     use hone_ledger::AuditEntry;
     use hone_ledger::{ForgetStep, ForgetWhat, ForgetWish, People as _, Personal as _};
@@ -109,7 +110,7 @@ mod tests {
                 ledger.record(&entry).await.unwrap();
             }
             let began = Instant::now();
-            while ledger.mover.is_moving.load(Ordering::Acquire) {
+            while ledger.store.mover.is_moving.load(Ordering::Acquire) {
                 assert!(began.elapsed() < Duration::from_secs(30), "still moving");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -125,7 +126,7 @@ mod tests {
         let config = SqliteConfig::in_folder(folder.path());
         let ledger = SqliteLedger::open(&config).await.unwrap();
         ledger.record(&entry("before".to_owned())).await.unwrap();
-        let mut looking = ledger.look().await.unwrap();
+        let mut looking = ledger.store.look().await.unwrap();
         let seen = sqlx::query("select count(*) from audit").fetch_one(&mut *looking);
         seen.await.unwrap();
         let wish = ForgetWish {

@@ -17,7 +17,9 @@ use super::paths::{RESTORING, folder_of};
 use super::place::Place;
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
-use super::{leases, mark, place, whole, wishes};
+use super::{mark, place, whole};
+use crate::db;
+use crate::queries::{leases, wishes};
 use hone_ledger::LedgerError;
 
 /// "HONE" in ASCII, as the first migration sets it.
@@ -171,8 +173,8 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
 /// Ends what the process before left open; returns the number of its newest wish to be forgotten.
 async fn begin_anew(writer: &Arc<Writer>, file: &Path) -> Result<i64, Fault> {
     let mut writing = writer.begin().await?;
-    let newest = wishes::newest(&mut writing).await?;
-    let freed = match leases::free_all(&mut writing).await {
+    let newest = wishes::newest(&mut db::Connection::Sqlite(&mut writing)).await?;
+    let freed = match leases::free_all(&mut db::Connection::Sqlite(&mut writing)).await {
         Ok(()) => writing.commit().await.map_err(Fault::Sql),
         Err(fault) => {
             // Whoever writes next undoes what this does not.

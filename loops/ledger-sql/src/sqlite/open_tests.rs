@@ -53,7 +53,7 @@ async fn a_good_file_opens_again_with_everything_in_it() {
     fill(&config, 2, 1_000).await;
     let ledger = SqliteLedger::open(&config).await.unwrap();
     assert_eq!(ledger.counts().await.unwrap().turns, 5);
-    let mut writer = ledger.writer.take().await.unwrap();
+    let mut writer = ledger.store.writer.take().await.unwrap();
     let version: i64 = sqlx::query_scalar("pragma user_version")
         .fetch_one(&mut *writer)
         .await
@@ -91,7 +91,7 @@ async fn places_and_claims_of_earlier_programs_are_put_right() {
     for sample in world.claim_samples(&world.sample_claim()).await {
         ledger.release(sample.claim, 0).await.unwrap();
     }
-    let mut writer = ledger.writer.take().await.unwrap();
+    let mut writer = ledger.store.writer.take().await.unwrap();
     sqlx::raw_sql(
         "drop trigger turns_unwatched; drop trigger verdicts_unwatched;
          update watch_places set turn_number = 9, verdict_number = 1;
@@ -430,7 +430,7 @@ async fn a_ledger_that_lacks_a_part_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let ledger = SqliteLedger::open(&config).await.unwrap();
-        let mut writer = ledger.writer.take().await.unwrap();
+        let mut writer = ledger.store.writer.take().await.unwrap();
         sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop {kind} {name}")))
             .execute(&mut *writer)
             .await

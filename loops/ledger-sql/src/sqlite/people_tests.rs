@@ -9,6 +9,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{SqliteConfig, SqliteLedger};
+use crate::queries::{Held as _, Store as _};
 use hone_ledger::{
     AuditEntry, AuditQuery, ForgetWhat, ForgetWish, Import, Ledger, People, PeopleChange, Personal,
     User, Versions, suite,
@@ -96,7 +97,7 @@ async fn a_key_from_before_its_digest_was_stored_has_none() {
          insert into api_keys (id, owner, label, role, hash, limits, created_ms)
          values ('k1', 'ann', x'61', 'user', '$argon2id$v=19$m=1024', '{}', 7);
          delete from _sqlx_migrations where version = 25";
-    let mut writer = ledger.writer.take().await.unwrap();
+    let mut writer = ledger.store.writer.take().await.unwrap();
     let done = sqlx::raw_sql(before).execute(&mut *writer).await;
     done.unwrap();
     drop(writer);
@@ -124,18 +125,18 @@ async fn a_changed_log_is_told_and_the_database_refuses_to_change_it() {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
         let ledger = SqliteLedger::open(&config).await.unwrap();
-        let mut transaction = ledger.begin().await.unwrap();
+        let mut transaction = ledger.store.begin().await.unwrap();
         for n in 0..1_999 {
-            super::audit::record(&mut transaction, &entry(n))
+            crate::queries::audit::record(&mut transaction.connection(), &entry(n))
                 .await
                 .unwrap();
         }
-        ledger.finish(transaction, Ok(())).await.unwrap();
+        ledger.store.finish(transaction, Ok(())).await.unwrap();
         let check = ledger.verify_audit().await.unwrap();
         assert_eq!((check.entries, check.first_broken), (1_999, None));
         if !sql.starts_with("insert") {
             let refused = sqlx::query(sql)
-                .execute(&mut *ledger.writer.take().await.unwrap())
+                .execute(&mut *ledger.store.writer.take().await.unwrap())
                 .await
                 .unwrap_err();
             assert!(refused.to_string().contains("append-only"), "{refused}");
@@ -143,12 +144,12 @@ async fn a_changed_log_is_told_and_the_database_refuses_to_change_it() {
         for trigger in ["audit_keeps_rows", "audit_loses_none"] {
             let drop = sqlx::AssertSqlSafe(format!("drop trigger {trigger}"));
             sqlx::query(drop)
-                .execute(&mut *ledger.writer.take().await.unwrap())
+                .execute(&mut *ledger.store.writer.take().await.unwrap())
                 .await
                 .unwrap();
         }
         sqlx::query(sql)
-            .execute(&mut *ledger.writer.take().await.unwrap())
+            .execute(&mut *ledger.store.writer.take().await.unwrap())
             .await
             .unwrap();
         let check = ledger.verify_audit().await.unwrap();
@@ -216,7 +217,7 @@ async fn a_visitor_of_another_schema_is_refused() {
     let config = SqliteConfig::in_folder(folder.path());
     let owner = SqliteLedger::open(&config).await.unwrap();
     sqlx::query("pragma user_version = 1")
-        .execute(&mut *owner.writer.take().await.unwrap())
+        .execute(&mut *owner.store.writer.take().await.unwrap())
         .await
         .unwrap();
     let Err(error) = SqliteLedger::open_beside(&config).await else {

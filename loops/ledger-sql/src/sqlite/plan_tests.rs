@@ -4,8 +4,9 @@
 
 use sqlx::Row;
 
-use super::versions::{Of, prunable_sql};
-use super::{SqliteConfig, SqliteLedger, early, forget, lift, replay, taint, train};
+use super::{SqliteConfig, SqliteLedger};
+use crate::queries::versions::{Of, prunable_sql};
+use crate::queries::{early, lift, replay, taint, train};
 
 #[tokio::test]
 async fn nothing_walks_through_what_is_not_asked_for() {
@@ -35,8 +36,8 @@ async fn nothing_walks_through_what_is_not_asked_for() {
     ];
     check(&ledger, &cases).await;
     // The same where a plan has lists of its own.
-    let mut writer = ledger.writer.take().await.unwrap();
-    let own = sqlx::raw_sql(forget::OWN_LISTS).execute(&mut *writer).await;
+    let mut writer = ledger.store.writer.take().await.unwrap();
+    let own = sqlx::raw_sql(super::OWN_LISTS).execute(&mut *writer).await;
     own.unwrap();
     drop(writer);
     let listed = "select count(*) from forget_turns where forget_number = 1";
@@ -46,7 +47,7 @@ async fn nothing_walks_through_what_is_not_asked_for() {
 async fn check(ledger: &SqliteLedger, cases: &[(&str, String, &str)]) {
     for (name, sql, walk) in cases {
         let sql = format!("explain query plan {sql}");
-        let mut writer = ledger.writer.take().await.unwrap();
+        let mut writer = ledger.store.writer.take().await.unwrap();
         let plan = sqlx::query(sqlx::AssertSqlSafe(sql))
             .fetch_all(&mut *writer)
             .await

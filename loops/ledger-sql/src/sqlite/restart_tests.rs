@@ -10,6 +10,7 @@ use hone_domain::{Fate, ForgetId, Millis, Reason};
 use serde_json::json;
 
 use super::{SqliteConfig, SqliteLedger};
+use crate::queries::Store as _;
 use hone_ledger::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, suite};
 
 /// The time, and one that a wrong clock told.
@@ -123,7 +124,7 @@ async fn a_plan_waits_for_nobody_and_nobody_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let (ledger, world) = open(folder.path(), 1).await;
     world.record(&world.turn()).await;
-    let writing = ledger.begin().await.unwrap();
+    let writing = ledger.store.begin().await.unwrap();
     let wish = forget_all(&world);
     let planning = ledger.plan_forget(&wish);
     // Well below what one who writes waits for another.
@@ -139,7 +140,7 @@ async fn one_plan_is_made_at_a_time() {
     let (ledger, world) = open(folder.path(), 1).await;
     world.record(&world.turn()).await;
     let wish = forget_all(&world);
-    let place = ledger.planning.lock().await;
+    let place = ledger.store.planning.lock().await;
     let planning = {
         let (ledger, wish) = (ledger.clone(), wish.clone());
         tokio::spawn(async move { ledger.plan_forget(&wish).await })

@@ -38,7 +38,7 @@ const SPOILED: &[&str] = &[
 impl Case {
     async fn run(&self, sql: &str) {
         let sql = sqlx::AssertSqlSafe(sql.to_owned());
-        let mut writer = self.ledger.writer.take().await.unwrap();
+        let mut writer = self.ledger.store.writer.take().await.unwrap();
         sqlx::raw_sql(sql).execute(&mut *writer).await.unwrap();
     }
 
@@ -62,7 +62,7 @@ impl Case {
 
     /// Fates as they are stored: such turns cannot be looked at.
     async fn reasons(&self) -> Vec<Option<String>> {
-        let mut writer = self.ledger.writer.take().await.unwrap();
+        let mut writer = self.ledger.store.writer.take().await.unwrap();
         sqlx::query_scalar("select reason from turns order by number")
             .fetch_all(&mut *writer)
             .await

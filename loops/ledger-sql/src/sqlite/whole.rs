@@ -108,7 +108,7 @@ mod tests {
         let config = SqliteConfig::in_folder(folder.path());
         let ledger = SqliteLedger::open(&config).await.unwrap();
         let run = async |sql: &'static str| {
-            let mut writer = ledger.writer.take().await.unwrap();
+            let mut writer = ledger.store.writer.take().await.unwrap();
             sqlx::raw_sql(sql).execute(&mut *writer).await.unwrap();
         };
         let none = Vec::<String>::new();

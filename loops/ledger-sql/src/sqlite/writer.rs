@@ -5,20 +5,21 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
-use sqlx::{ConnectOptions as _, Connection as _, Row as _, SqliteConnection};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use super::mark::Mark;
+use crate::db::{self, Connection, Row};
 
 /// Longest wait for those who write before.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Begins a transaction; the lock is taken at once, so that it cannot fail half-way.
-pub(super) const BEGIN: &str = "begin immediate";
+pub(crate) const BEGIN: &str = "begin immediate";
 /// Ends one; then the disk has it. A transaction that changed something is counted. Its parameter is what
 /// [`Writing::changes`] says, and its rows belong to [`Writing::committed`].
-pub(super) const COMMIT: &str = "update commits set number = number + 1 where total_changes() > ? \
+pub(crate) const COMMIT: &str = "update commits set number = number + 1 where total_changes() > $1 \
                                  returning number; select total_changes(); commit";
 
 /// The connection, for one at a time.
@@ -114,7 +115,7 @@ impl Writer {
 }
 
 /// The connection in the hands of one.
-pub(super) struct Writing {
+pub struct Writing {
     place: OwnedMappedMutexGuard<Option<Place>, Place>,
     writer: Arc<Writer>,
 }
@@ -122,8 +123,10 @@ pub(super) struct Writing {
 impl Writing {
     /// Makes the transaction durable.
     pub(super) async fn commit(mut self) -> Result<(), sqlx::Error> {
-        let counted = sqlx::query(COMMIT).bind(self.changes());
-        let rows = counted.fetch_all(&mut *self).await?;
+        let counted = db::query(COMMIT).bind(self.changes());
+        let rows = counted
+            .fetch_all(&mut Connection::Sqlite(&mut self))
+            .await?;
         self.committed(&rows)
     }
 
@@ -133,7 +136,7 @@ impl Writing {
     }
 
     /// The caller's own words made it durable; `rows` is what they returned, those of [`COMMIT`] last.
-    pub(super) fn committed(mut self, rows: &[SqliteRow]) -> Result<(), sqlx::Error> {
+    pub(super) fn committed(mut self, rows: &[Row]) -> Result<(), sqlx::Error> {
         self.place.is_open = false;
         let numbers: Result<Vec<i64>, _> = rows.iter().map(|row| row.try_get(0)).collect();
         match numbers?[..] {

@@ -1,0 +1,38 @@
+//! Statements that are put together from parts.
+
+use sqlx::AssertSqlSafe;
+
+use super::query::Query;
+use super::value::{Bind, Value};
+
+/// A statement under construction. Its parts are the program's own words; values are bound and never
+/// written into the text.
+pub(crate) struct Builder {
+    text: String,
+    values: Vec<Value>,
+}
+
+impl Builder {
+    pub(crate) fn new(text: &'static str) -> Self {
+        Self {
+            text: text.to_owned(),
+            values: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, words: &'static str) -> &mut Self {
+        self.text.push_str(words);
+        self
+    }
+
+    /// A parameter of its own, with its value.
+    pub(crate) fn push_bind(&mut self, value: impl Bind) -> &mut Self {
+        self.values.push(Bind::value(Some(value)));
+        self.text.push_str(&format!("${}", self.values.len()));
+        self
+    }
+
+    pub(crate) fn build(self) -> Query {
+        Query::with(AssertSqlSafe(self.text), self.values)
+    }
+}

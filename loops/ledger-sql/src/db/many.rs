@@ -1,0 +1,225 @@
+//! Many statements in one call: a call to the database's own thread costs more than most statements
+//! do.
+
+use sqlx::AssertSqlSafe;
+
+use super::query::Query;
+use super::value::{Bind, Value};
+use super::{Connection, Fault, Row};
+use crate::sqlite::{BEGIN, COMMIT};
+
+/// Most rows of one call. Each number of rows is prepared once and kept, so there are not too many.
+const ROWS_MAX: usize = 16;
+
+/// Values for the parameters of one statement, in their order.
+#[derive(Default)]
+pub(crate) struct Values(Vec<Value>);
+
+impl Values {
+    pub(crate) fn bind(mut self, value: impl Bind) -> Self {
+        self.0.push(Bind::value(Some(value)));
+        self
+    }
+}
+
+/// Several statements as one text. Parameters are numbered through: the first one of a later statement follows the
+/// last one of the statement before.
+#[derive(Default)]
+struct Text {
+    text: String,
+    values: Vec<Value>,
+}
+
+impl Text {
+    fn push(&mut self, statement: &str, values: Values) {
+        let before = self.values.len();
+        let mut parts = statement.split('$');
+        self.text.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, rest) = part.split_at(digits);
+            let number = number.parse::<usize>().unwrap_or_default();
+            self.text.push('$');
+            self.text.push_str(&(before + number).to_string());
+            self.text.push_str(rest);
+        }
+        self.text.push(';');
+        self.values.extend(values.0);
+    }
+
+    async fn run(self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
+        match self.text.is_empty() {
+            true => Ok(Vec::new()),
+            // Values are bound and never written into the text, which is the program's own.
+            false => {
+                let query = Query::with(AssertSqlSafe(self.text), self.values);
+                Ok(query.fetch_all(connection).await?)
+            }
+        }
+    }
+}
+
+/// Begins a transaction and runs statements in it, all in one call. Returns their rows, in the same order.
+pub(crate) async fn open(
+    connection: &mut Connection<'_>,
+    statements: impl IntoIterator<Item = (&'static str, Values)>,
+) -> Result<Vec<Row>, Fault> {
+    let mut text = Text::default();
+    text.push(BEGIN, Values::default());
+    for (statement, values) in statements {
+        text.push(statement, values);
+    }
+    text.run(connection).await
+}
+
+/// Runs `sql` for every row, in order; `bind` adds the row's values. Returns what the statements
+/// returned, in the same order. A later row sees what an earlier one wrote.
+pub(crate) async fn each<T>(
+    connection: &mut Connection<'_>,
+    sql: &'static str,
+    rows: &[T],
+    bind: impl Fn(Values, &T) -> Values,
+) -> Result<Vec<Row>, Fault> {
+    let mut returned = Vec::new();
+    for chunk in rows.chunks(ROWS_MAX) {
+        let mut text = Text::default();
+        for row in chunk {
+            text.push(sql, bind(Values::default(), row));
+        }
+        returned.extend(text.run(connection).await?);
+    }
+    Ok(returned)
+}
+
+/// Statements of several kinds for a batch, which return nothing, and the end of its transaction.
+/// Those of a small batch run together, in one call; of a large one each kind by itself, because
+/// every mixture of lengths would have to be prepared anew.
+pub(crate) struct Script {
+    is_small: bool,
+    text: Text,
+}
+
+impl Script {
+    pub(crate) fn new(is_small: bool) -> Self {
+        Self {
+            is_small,
+            text: Text::default(),
+        }
+    }
+
+    /// As [`each`], now or later: the last ones wait for [`Self::commit`].
+    pub(crate) async fn each<T>(
+        &mut self,
+        connection: &mut Connection<'_>,
+        sql: &'static str,
+        rows: &[T],
+        bind: impl Fn(Values, &T) -> Values,
+    ) -> Result<(), Fault> {
+        for chunk in rows.chunks(ROWS_MAX) {
+            if !self.is_small {
+                self.run(connection).await?;
+            }
+            for row in chunk {
+                self.text.push(sql, bind(Values::default(), row));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what has not run yet and makes everything durable; `changes` is the parameter of [`COMMIT`],
+    /// whose rows this returns.
+    pub(crate) async fn commit(
+        mut self,
+        connection: &mut Connection<'_>,
+        changes: i64,
+    ) -> Result<Vec<Row>, Fault> {
+        self.text.push(COMMIT, Values::default().bind(changes));
+        self.run(connection).await
+    }
+
+    async fn run(&mut self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
+        std::mem::take(&mut self.text).run(connection).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection as _, SqliteConnection};
+
+    use super::*;
+
+    const INSERT: &str = "insert into numbers (value, before)
+         values ($1, (select count(*) from numbers where value < $1 + 0 * $2))
+         on conflict (value) do nothing returning value, before";
+
+    async fn table() -> SqliteConnection {
+        let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let tables = sqlx::raw_sql(
+            "create table numbers (value integer unique, before integer);
+             create table commits (number integer); insert into commits (number) values (0)",
+        );
+        tables.execute(&mut connection).await.unwrap();
+        connection
+    }
+
+    fn twice(values: Values, value: &i64) -> Values {
+        values.bind(*value).bind(*value)
+    }
+
+    async fn rows(connection: &mut Connection<'_>) -> Vec<(i64, i64)> {
+        let all = crate::db::query_as("select value, before from numbers");
+        all.fetch_all(connection).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn every_row_is_bound_to_its_own_statement_and_sees_those_before() {
+        let mut connection = table().await;
+        let connection = &mut Connection::Sqlite(&mut connection);
+        // Several calls, a remainder, and values that repeat.
+        let values: Vec<i64> = (0..103).map(|i| i % 100).collect();
+        for _ in 0..2 {
+            let rows = each(connection, INSERT, &values, twice).await.unwrap();
+            let number = |row: &Row, at: usize| row.try_get::<i64, _>(at).unwrap();
+            let seen: Vec<_> = rows.iter().map(|r| (number(r, 0), number(r, 1))).collect();
+            assert_eq!(seen, (0..100).map(|i| (i, i)).collect::<Vec<_>>());
+            let gone = crate::db::query("delete from numbers");
+            gone.execute(connection).await.unwrap();
+        }
+        let none = each::<i64>(connection, "select $1", &[], |values, value| {
+            values.bind(*value)
+        });
+        assert!(none.await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_script_does_the_same_together_and_apart() {
+        let mut seen = Vec::new();
+        for is_small in [true, false] {
+            let mut connection = table().await;
+            let connection = &mut Connection::Sqlite(&mut connection);
+            let begun = open(connection, []).await;
+            assert!(begun.unwrap().is_empty());
+            let mut script = Script::new(is_small);
+            for values in [&[1, 2][..], &[], &[7, 2, 4]] {
+                script
+                    .each(connection, INSERT, values, twice)
+                    .await
+                    .unwrap();
+            }
+            let grown = "update numbers set before = before + $1 where value = $2";
+            let bind = |values: Values, value: &i64| values.bind(10).bind(*value);
+            script.each(connection, grown, &[4], bind).await.unwrap();
+            let last = script.commit(connection, -1).await.unwrap();
+            // How many were counted, and what the connection changed so far: five rows, one of them twice, the
+            // count, and its row.
+            let last: Vec<i64> = last[last.len() - 2..]
+                .iter()
+                .map(|row| row.try_get(0).unwrap())
+                .collect();
+            assert_eq!(last, [1, 7]);
+            seen.push(rows(connection).await);
+        }
+        assert_eq!(seen[0], [(1, 0), (2, 1), (7, 2), (4, 12)]);
+        assert_eq!(seen[0], seen[1]);
+    }
+}

@@ -1,0 +1,17 @@
+//! How the ledger talks to a database: statements with numbered parameters ($1, $2 …), values that go in and
+//! rows that come out. What is asked does not know which database answers; only this folder does.
+
+mod builder;
+mod connection;
+pub(crate) mod fault;
+pub(crate) mod many;
+mod query;
+mod row;
+mod value;
+
+pub(crate) use builder::Builder;
+pub(crate) use connection::{Connection, Done};
+pub(crate) use fault::{Fault, corrupt};
+pub(crate) use many::{Script, Values};
+pub(crate) use query::{query, query_as, query_scalar};
+pub(crate) use row::Row;

@@ -1,0 +1,394 @@
+//! The ledger over a [`Store`]: every question is written once, whichever database answers it.
+//!
+//! Every method that writes is one transaction: when it returns, the database has it durably. Readers see one
+//! moment and never wait for the writer.
+
+/// One writing transaction: runs the work on its connection, and makes it durable or undoes it.
+macro_rules! transact {
+    ($ledger:expr, $connection:ident => $work:expr) => {{
+        let mut writing = $ledger.store.begin().await?;
+        let done = {
+            let $connection = &mut writing.connection();
+            $work.await
+        };
+        $ledger.store.finish(writing, done).await
+    }};
+}
+
+/// One view of one moment.
+macro_rules! look {
+    ($ledger:expr, $connection:ident => $work:expr) => {{
+        let mut moment = $ledger.store.look().await?;
+        let found = {
+            let $connection = &mut moment.connection();
+            $work.await
+        };
+        $ledger.store.explain(found)
+    }};
+}
+
+mod answers;
+pub(crate) mod audit;
+mod chains;
+mod collect;
+mod consent;
+pub(crate) mod early;
+mod encoded;
+mod erase;
+pub(crate) mod forget;
+mod imports;
+mod judge;
+mod known;
+mod laws;
+pub(crate) mod leases;
+pub(crate) mod lift;
+mod people;
+mod personal;
+mod policies;
+mod reading;
+pub(crate) mod replay;
+pub(crate) mod rows;
+mod standings;
+pub(crate) mod taint;
+mod teams;
+mod texts;
+pub(crate) mod train;
+mod trials;
+mod unreadable;
+mod version_calls;
+pub(crate) mod versions;
+mod views;
+mod watch;
+pub(crate) mod wishes;
+
+use async_trait::async_trait;
+use hone_domain::{
+    BlobKey, Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition,
+    TransitionId, Turn, TurnId, Verdict,
+};
+use hone_ledger::{
+    ApiKey, AuditCheck, AuditCount, AuditEntry, AuditQuery, AuditRecord, Changed, Claim, Claimed,
+    ClaimedSamples, FeedbackOutcome, ForgetReport, ForgetWish, Invite, Ledger, LedgerCounts,
+    LedgerError, OpenPage, OpenTurn, People, PeopleChange, PolicyRecord, Publish, Ready, Refusal,
+    ReplayQuery, Replayed, SampleClaim, SignIn, Team, TurnRow, TurnView, User, Uses,
+};
+
+use crate::db::{Connection, Fault, Row};
+
+/// A connection that is held for one transaction.
+pub trait Held: Send {
+    fn connection(&mut self) -> Connection<'_>;
+}
+
+/// A database with its connections.
+pub trait Store: Send + Sync + 'static {
+    /// A writing transaction; only one at a time.
+    type Writing: Held;
+    /// A view of one moment.
+    type Moment: Held;
+
+    /// Begins a writing transaction.
+    fn begin(&self) -> impl Future<Output = Result<Self::Writing, LedgerError>> + Send;
+
+    /// The connection for a transaction that [`crate::db::many::open`] begins and [`crate::db::Script::commit`] ends.
+    fn take_open(&self) -> impl Future<Output = Result<Self::Writing, LedgerError>> + Send;
+
+    /// What [`crate::db::Script::commit`] is told.
+    fn changes(writing: &Self::Writing) -> i64;
+
+    /// Makes the work durable, or undoes all of it.
+    fn finish<T: Send>(
+        &self,
+        writing: Self::Writing,
+        done: Result<T, Fault>,
+    ) -> impl Future<Output = Result<T, LedgerError>> + Send;
+
+    /// The script made it durable; `rows` is what it returned.
+    fn committed(
+        &self,
+        writing: Self::Writing,
+        rows: &[Row],
+    ) -> impl Future<Output = Result<(), LedgerError>> + Send;
+
+    /// Begins a view of one moment.
+    fn look(&self) -> impl Future<Output = Result<Self::Moment, LedgerError>> + Send;
+
+    /// A failure as the caller sees it.
+    fn explain<T>(&self, done: Result<T, Fault>) -> Result<T, LedgerError>;
+
+    /// Wishes to be forgotten up to this number are older than this process.
+    fn older_forgets(&self) -> i64;
+
+    /// Says what a wish would do, and changes nothing.
+    fn plan(
+        &self,
+        wish: &ForgetWish,
+    ) -> impl Future<Output = Result<ForgetReport, LedgerError>> + Send;
+
+    /// Empties the log of what was removed; false while a reader is in the way.
+    fn empty_log(&self) -> impl Future<Output = Result<bool, LedgerError>> + Send;
+
+    /// As [`Ledger::in_place`].
+    fn in_place(&self) -> Result<(), LedgerError>;
+
+    /// As [`Ledger::missing_parts`].
+    fn missing_parts(&self) -> impl Future<Output = Result<Vec<String>, LedgerError>> + Send;
+
+    /// Looks at everything that is stored; each finding is a line.
+    fn check(&self) -> impl Future<Output = Result<Vec<String>, LedgerError>> + Send;
+
+    /// Waits for who uses it, and closes it for good.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The ledger in a database.
+pub struct SqlLedger<S> {
+    pub(crate) store: S,
+}
+
+impl<S: Store> SqlLedger<S> {
+    /// Where the adapters lie that a version of this ledger may still be served from, with the content
+    /// hash that each was published with.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn kept_blobs(&self) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
+        look!(self, connection => versions::kept_blobs(connection))
+    }
+
+    /// Looks at everything that is stored; each finding is a line.
+    ///
+    /// # Errors
+    /// What the database said.
+    pub async fn check_file(&self) -> Result<Vec<String>, LedgerError> {
+        self.store.check().await
+    }
+}
+
+#[async_trait]
+impl<S: Store> People for SqlLedger<S> {
+    async fn change(
+        &self,
+        change: &PeopleChange,
+        entry: &AuditEntry,
+    ) -> Result<Changed, LedgerError> {
+        transact!(self, connection => people::change(connection, change, entry))
+    }
+
+    async fn user(&self, name: &str) -> Result<Option<User>, LedgerError> {
+        look!(self, connection => people::user(connection, name))
+    }
+
+    async fn users(&self) -> Result<Vec<User>, LedgerError> {
+        look!(self, connection => people::users(connection))
+    }
+
+    async fn teams(&self) -> Result<Vec<Team>, LedgerError> {
+        look!(self, connection => teams::teams(connection))
+    }
+
+    async fn key(&self, id: &str) -> Result<Option<ApiKey>, LedgerError> {
+        look!(self, connection => people::key(connection, id))
+    }
+
+    async fn keys(&self, owner: Option<&str>) -> Result<Vec<ApiKey>, LedgerError> {
+        look!(self, connection => people::keys(connection, owner))
+    }
+
+    async fn sign_in(&self, token: Digest) -> Result<Option<SignIn>, LedgerError> {
+        look!(self, connection => people::sign_in(connection, token))
+    }
+
+    async fn invite(&self, token: Digest) -> Result<Option<Invite>, LedgerError> {
+        look!(self, connection => people::invite(connection, token))
+    }
+
+    async fn note_uses(&self, uses: &Uses, idle_ms: Millis) -> Result<(), LedgerError> {
+        transact!(self, connection => people::note_uses(connection, uses, idle_ms))
+    }
+
+    async fn revision(&self) -> Result<u64, LedgerError> {
+        look!(self, connection => people::revision(connection))
+    }
+
+    async fn record(&self, entry: &AuditEntry) -> Result<AuditRecord, LedgerError> {
+        transact!(self, connection => audit::record(connection, entry))
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditRecord>, LedgerError> {
+        look!(self, connection => audit::list(connection, query))
+    }
+
+    async fn verify_audit(&self) -> Result<AuditCheck, LedgerError> {
+        look!(self, connection => audit::verify(connection))
+    }
+}
+
+#[async_trait]
+impl<S: Store> Ledger for SqlLedger<S> {
+    async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
+        let encoded = self.store.explain(encoded::encode(turns))?;
+        let mut writing = self.store.take_open().await?;
+        let (older, changes) = (self.store.older_forgets(), S::changes(&writing));
+        let recorded = {
+            let connection = &mut writing.connection();
+            collect::record_turns(connection, &encoded, older, changes).await
+        };
+        match recorded {
+            Ok((forgotten, rows)) => {
+                self.store.committed(writing, &rows).await?;
+                Ok(forgotten)
+            }
+            Err(fault) => self.store.finish(writing, Err(fault)).await,
+        }
+    }
+
+    async fn record_transitions(
+        &self,
+        transitions: &[Transition],
+    ) -> Result<Vec<TransitionId>, LedgerError> {
+        transact!(self, connection => collect::record_transitions(connection, transitions))
+    }
+
+    async fn settle_turns(&self, turns: &[(TurnId, Reason)]) -> Result<(), LedgerError> {
+        transact!(self, connection => collect::settle_turns(connection, turns))
+    }
+
+    async fn open_turns(&self, limit: usize) -> Result<Vec<OpenTurn>, LedgerError> {
+        look!(self, connection => views::open_turns(connection, limit))
+    }
+
+    async fn open_page(
+        &self,
+        newest: usize,
+        from: Option<i64>,
+        limit: usize,
+    ) -> Result<OpenPage, LedgerError> {
+        look!(self, connection => views::open_page(connection, newest, from, limit))
+    }
+
+    async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
+        transact!(self, connection => collect::record_feedback(connection, feedback))
+    }
+
+    async fn claim_transitions(
+        &self,
+        limit: usize,
+        lease_ms: Millis,
+        now_ms: Millis,
+    ) -> Result<Vec<Claimed>, LedgerError> {
+        transact!(self, connection => judge::claim_transitions(connection, limit, lease_ms, now_ms))
+    }
+
+    async fn record_verdict(&self, claim: Claim, verdict: &Verdict) -> Result<(), LedgerError> {
+        transact!(self, connection => judge::record_verdict(connection, claim, verdict))
+    }
+
+    async fn release(&self, claim: Claim, retry_at_ms: Millis) -> Result<(), LedgerError> {
+        transact!(self, connection => leases::release(connection, claim, retry_at_ms))
+    }
+
+    async fn give_up(&self, claim: Claim) -> Result<(), LedgerError> {
+        transact!(self, connection => leases::give_up(connection, claim))
+    }
+
+    async fn settle_claims(&self, claims: &[Claim], reason: Reason) -> Result<u64, LedgerError> {
+        transact!(self, connection => leases::settle(connection, claims, reason))
+    }
+
+    async fn renew(&self, claims: &[Claim], until_ms: Millis) -> Result<u64, LedgerError> {
+        transact!(self, connection => leases::renew(connection, claims, until_ms))
+    }
+
+    async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError> {
+        look!(self, connection => train::ready(connection, now_ms))
+    }
+
+    async fn claim_samples(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError> {
+        transact!(self, connection => train::claim_samples(connection, claim))
+    }
+
+    async fn replay(&self, query: &ReplayQuery) -> Result<Vec<Replayed>, LedgerError> {
+        look!(self, connection => replay::replay(connection, query))
+    }
+
+    async fn publish(&self, publish: &Publish) -> Result<Policy, LedgerError> {
+        transact!(self, connection => train::publish(connection, publish))
+    }
+
+    async fn refuse(&self, refusal: &Refusal) -> Result<(), LedgerError> {
+        transact!(self, connection => train::refuse(connection, refusal))
+    }
+
+    async fn heads(&self) -> Result<Vec<Policy>, LedgerError> {
+        look!(self, connection => policies::heads(connection))
+    }
+
+    async fn versions(
+        &self,
+        scope: Option<&Scope>,
+        limit: usize,
+    ) -> Result<Vec<PolicyRecord>, LedgerError> {
+        look!(self, connection => policies::versions(connection, scope, limit))
+    }
+
+    async fn rollback(
+        &self,
+        scope: &Scope,
+        to: PolicyVersion,
+        now_ms: Millis,
+    ) -> Result<Policy, LedgerError> {
+        transact!(self, connection => standings::rollback(connection, scope, to, now_ms))
+    }
+
+    async fn turn(&self, id: TurnId) -> Result<Option<TurnView>, LedgerError> {
+        look!(self, connection => views::turn(connection, id))
+    }
+
+    async fn turns(
+        &self,
+        scope: Option<&Scope>,
+        limit: usize,
+    ) -> Result<Vec<TurnRow>, LedgerError> {
+        look!(self, connection => views::turns(connection, scope, limit))
+    }
+
+    async fn audits(&self) -> Result<Vec<AuditCount>, LedgerError> {
+        look!(self, connection => judge::audits(connection))
+    }
+
+    async fn counts(&self) -> Result<LedgerCounts, LedgerError> {
+        look!(self, connection => views::counts(connection))
+    }
+
+    async fn scores_by_version(
+        &self,
+        scope: &Scope,
+    ) -> Result<Vec<(PolicyVersion, f64, u64)>, LedgerError> {
+        look!(self, connection => views::scores_by_version(connection, scope))
+    }
+
+    async fn check_laws(&self) -> Result<Vec<String>, LedgerError> {
+        look!(self, connection => laws::check(connection))
+    }
+
+    fn in_place(&self) -> Result<(), LedgerError> {
+        self.store.in_place()
+    }
+
+    async fn missing_parts(&self) -> Result<Vec<String>, LedgerError> {
+        self.store.missing_parts().await
+    }
+
+    async fn damage(&self) -> Result<Vec<String>, LedgerError> {
+        match self.check_file().await {
+            // It is damaged so that not even the check comes to its end.
+            Err(error @ LedgerError::Unusable(_)) => Ok(vec![error.to_string()]),
+            found => found,
+        }
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
