@@ -144,7 +144,9 @@ impl Page {
             true => "public, max-age=31536000, immutable",
             false => "no-cache",
         };
-        set(&mut response, header::CONTENT_TYPE, kind(name));
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, kind(name));
         set(&mut response, header::CACHE_CONTROL, cache);
         set(&mut response, header::VARY, "accept-encoding");
         if let Some(encoding) = encoding {
@@ -174,20 +176,16 @@ fn accepts(headers: &HeaderMap, encoding: &str) -> bool {
     })
 }
 
-fn kind(name: &str) -> &'static str {
-    match name.rsplit('.').next().unwrap_or_default() {
-        "html" => "text/html; charset=utf-8",
-        "js" | "mjs" => "text/javascript; charset=utf-8",
-        "css" => "text/css; charset=utf-8",
-        "json" | "map" => "application/json",
-        "webmanifest" => "application/manifest+json",
-        "svg" => "image/svg+xml",
-        "png" => "image/png",
-        "ico" => "image/x-icon",
-        "woff2" => "font/woff2",
-        "txt" => "text/plain; charset=utf-8",
-        _ => "application/octet-stream",
-    }
+/// The media type that a file's name says; texts are UTF-8.
+fn kind(name: &str) -> HeaderValue {
+    let kind = mime_guess::from_path(name).first_or_octet_stream();
+    let charset = match kind.type_() {
+        mime_guess::mime::TEXT => "; charset=utf-8",
+        _ => "",
+    };
+    let text = format!("{kind}{charset}");
+    HeaderValue::try_from(text)
+        .unwrap_or_else(|_| HeaderValue::from_static("application/octet-stream"))
 }
 
 fn set(response: &mut Response, name: HeaderName, value: &'static str) {
@@ -210,7 +208,9 @@ async fn index(State(page): State<Arc<Page>>, headers: HeaderMap) -> Response {
         return response;
     }
     let mut response = PLACEHOLDER.into_response();
-    set(&mut response, header::CONTENT_TYPE, kind("index.html"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, kind("index.html"));
     set(&mut response, header::CACHE_CONTROL, "no-store");
     guarded(&mut response);
     response

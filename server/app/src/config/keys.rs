@@ -56,23 +56,7 @@ fn split(name: &str) -> (&str, &str) {
 /// The edits between two names; none where they are more than a third of the name.
 fn near(wrong: &str, known: &str) -> Option<usize> {
     let most = (wrong.chars().count() / 3).max(usize::from(!wrong.is_empty()));
-    Some(edits(wrong, known)).filter(|edits| *edits <= most)
-}
-
-/// Levenshtein distance, in characters.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    Some(strsim::levenshtein(wrong, known)).filter(|edits| *edits <= most)
 }
 
 #[cfg(test)]

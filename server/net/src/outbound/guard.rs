@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 /// Looks up names.
@@ -35,7 +36,7 @@ impl Names for SystemNames {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     names: Vec<String>,
-    networks: Vec<(IpAddr, u8)>,
+    networks: Vec<IpNet>,
 }
 
 impl Allowed {
@@ -46,19 +47,12 @@ impl Allowed {
     pub fn parse(entries: &[String]) -> Result<Self, String> {
         let mut allowed = Self::default();
         for entry in entries {
-            let (address, bits) = match entry.split_once('/') {
-                Some((address, bits)) => (address, Some(bits)),
-                None => (entry.as_str(), None),
-            };
-            match (address.parse::<IpAddr>(), bits) {
-                (Ok(address), None) => allowed.networks.push((address, width(address))),
-                (Ok(address), Some(bits)) => {
-                    let bits = bits.parse().ok().filter(|bits| *bits <= width(address));
-                    let bits = bits.ok_or_else(|| unreadable(entry))?;
-                    allowed.networks.push((address, bits));
-                }
-                (Err(_), None) if is_name(entry) => allowed.names.push(entry.to_ascii_lowercase()),
-                (Err(_), _) => return Err(unreadable(entry)),
+            let network = entry.parse::<IpNet>();
+            let network = network.or_else(|_| entry.parse().map(IpAddr::into));
+            match network {
+                Ok(network) => allowed.networks.push(network),
+                Err(_) if is_name(entry) => allowed.names.push(entry.to_ascii_lowercase()),
+                Err(_) => return Err(unreadable(entry)),
             }
         }
         Ok(allowed)
@@ -69,28 +63,10 @@ impl Allowed {
     }
 
     fn has_address(&self, address: IpAddr) -> bool {
-        let is_in = |(network, bits): &(IpAddr, u8)| match (network, address) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => same_bits(
-                network.to_bits().into(),
-                address.to_bits().into(),
-                *bits,
-                32,
-            ),
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                same_bits(network.to_bits(), address.to_bits(), *bits, 128)
-            }
-            _ => false,
-        };
-        self.networks.iter().any(is_in)
+        self.networks
+            .iter()
+            .any(|network| network.contains(&address))
     }
-}
-
-fn same_bits(a: u128, b: u128, bits: u8, width: u8) -> bool {
-    bits == 0 || (a ^ b) >> (width - bits) == 0
-}
-
-fn width(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
 }
 
 fn is_name(text: &str) -> bool {
