@@ -93,3 +93,8 @@ id!(
     ForgetId,
     "fgt_"
 );
+id!(
+    /// One thing a person said, kept for later conversations.
+    MemoryId,
+    "mem_"
+);

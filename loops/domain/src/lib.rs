@@ -20,6 +20,7 @@ mod imports;
 pub mod invariants;
 pub mod lift;
 mod loops;
+mod memory;
 mod message;
 mod output;
 mod people;
@@ -47,10 +48,15 @@ pub use fair::take_fairly;
 pub use fate::{Fate, Reason, Stage};
 pub use holdback::Holdback;
 pub use ids::{
-    BatchId, FeedbackId, ForgetId, GroupId, RequestId, SessionId, TransitionId, TurnId, VerdictId,
+    BatchId, FeedbackId, ForgetId, GroupId, MemoryId, RequestId, SessionId, TransitionId, TurnId,
+    VerdictId,
 };
 pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
 pub use loops::Loop;
+pub use memory::{
+    MEMORIES_MAX, MEMORY_CHARS_MAX, Memory, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal,
+    NAME, Secret, Stated, folded, kept_text, memory_block, says_how, stated,
+};
 pub use message::{Message, Role, ToolCall};
 pub use output::{
     CALL_CLOSE, CALL_OPEN, CallFinder, CallStyle, Called, FUNCTION_CLOSE, FUNCTION_OPEN, Functions,
