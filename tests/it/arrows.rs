@@ -8,7 +8,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crates with one job in the ring; none knows another.
-const LOOPS: [&str; 4] = ["hone-serve", "hone-collect", "hone-judge", "hone-train"];
+const LOOPS: [&str; 5] = [
+    "hone-serve",
+    "hone-collect",
+    "hone-judge",
+    "hone-train",
+    "hone-memory",
+];
 
 /// What a crate must never reach, directly or through others; `hone-*` is every crate of the project.
 const NEVER: &[(&str, &[&str])] = &[
@@ -62,6 +68,17 @@ const NEVER: &[(&str, &[&str])] = &[
     (
         "hone-judge",
         &["hone-nn", "hone-cuda", "hone-ledger-sql", "axum", "reqwest"],
+    ),
+    (
+        "hone-memory",
+        &[
+            "hone-nn",
+            "hone-text",
+            "hone-cuda",
+            "hone-ledger-sql",
+            "axum",
+            "reqwest",
+        ],
     ),
     (
         "hone-train",

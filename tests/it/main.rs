@@ -25,6 +25,7 @@ mod gate;
 mod hints;
 mod import;
 mod loops;
+mod memory;
 mod no_space;
 mod phrases;
 mod program;

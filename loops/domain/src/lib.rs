@@ -69,8 +69,8 @@ pub use sample::{Sample, SampleError, SamplePart};
 pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
-    Admission, Completion, CompletionError, GREEDY_BELOW, Origin, Sampling, SamplingMask,
-    StopReason, Turn, TurnKind, VersionSpan,
+    Admission, Completion, CompletionError, GREEDY_BELOW, MemoryUse, Origin, Sampling,
+    SamplingMask, StopReason, Turn, TurnKind, VersionSpan,
 };
 pub use verdict::{
     ChosenBy, Feedback, HintCandidate, HintChoice, Outcome, Signal, Usage, Verdict, Vote,

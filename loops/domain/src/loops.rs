@@ -14,11 +14,19 @@ pub enum Loop {
     Judge,
     /// Trains.
     Train,
+    /// Remembers.
+    Memory,
 }
 
 impl Loop {
     /// Every loop.
-    pub const ALL: [Self; 4] = [Self::Serve, Self::Collect, Self::Judge, Self::Train];
+    pub const ALL: [Self; 5] = [
+        Self::Serve,
+        Self::Collect,
+        Self::Judge,
+        Self::Train,
+        Self::Memory,
+    ];
 
     /// The loop of this name.
     pub fn named(name: &str) -> Option<Self> {
@@ -32,6 +40,7 @@ impl Loop {
             Self::Collect => "collect",
             Self::Judge => "judge",
             Self::Train => "train",
+            Self::Memory => "memory",
         }
     }
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Digest, GroupId, Message, Millis, PolicyVersion, RequestId, Scope, SessionId, Token, TurnId,
+    Digest, GroupId, MemoryId, MemoryMode, Message, Millis, PolicyVersion, RequestId, Scope,
+    SessionId, Token, TurnId,
 };
 
 /// Who asked.
@@ -309,6 +310,18 @@ pub struct Admission {
     /// What its completion is to be checked by.
     #[serde(default)]
     pub checks: Vec<crate::Check>,
+    /// What it did with memories.
+    #[serde(default)]
+    pub memory: MemoryUse,
+}
+
+/// What a turn did with memories.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// Whether it was shown some, and whether what was said in it can become one.
+    pub mode: MemoryMode,
+    /// Those that its prompt holds, in the order of the prompt.
+    pub shown: Vec<MemoryId>,
 }
 
 impl Turn {

@@ -1,7 +1,7 @@
 //! The ledger as others see it: what it remembers, what it hands out once, and the suite that every
 //! implementation passes.
 //!
-//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Answers`]) speak domain types in and
+//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Answers`]) speak domain types in and
 //! out. Another database joins by implementing them and passing [`suite`].
 //!
 //! Never: SQL, who asks, or why.
@@ -10,6 +10,7 @@ mod answers;
 mod error;
 mod late;
 mod ledger;
+mod memories;
 mod people;
 mod personal;
 mod reading;
@@ -25,6 +26,9 @@ pub use ledger::{
     FeedbackOutcome, Ledger, LedgerCounts, OpenPage, OpenTurn, PolicyRecord, PolicyStatus, Publish,
     Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
     WaitingTurn, reason_at_record,
+};
+pub use memories::{
+    Added, HeardTurn, HeardVerdict, Learnt, Lesson, Memories, MemoryChange, MemoryRow, NewMemory,
 };
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, Keeper,

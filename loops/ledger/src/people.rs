@@ -1,7 +1,7 @@
 //! Who may use the server, and the record of who did what.
 
 use async_trait::async_trait;
-use hone_domain::{Digest, Millis, RateLimits, UserRole};
+use hone_domain::{Digest, MemoryMode, Millis, RateLimits, UserRole};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -51,12 +51,14 @@ pub struct UserChange {
 }
 
 /// What changes of a key; none stays.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyChange {
     /// Whether its calls are collected although they say `store: false`.
     pub despite_store_false: Option<bool>,
     /// Whether log-probs in replies are the model's own where a request does not say, or as configured.
     pub raw_logprobs: Option<Option<bool>>,
+    /// What requests do with memories where they do not say, or as configured.
+    pub memory: Option<Option<MemoryMode>>,
 }
 
 /// Somebody in a team.
@@ -113,6 +115,8 @@ pub struct ApiKey {
     pub despite_store_false: bool,
     /// Whether log-probs in replies are the model's own where a request does not say; none is as configured.
     pub raw_logprobs: Option<bool>,
+    /// What requests do with memories where they do not say; none is as configured.
+    pub memory: Option<MemoryMode>,
     /// When it was made.
     pub created_ms: Millis,
     /// From when on it is refused.

@@ -1,6 +1,6 @@
 //! Who is calling, once that is known.
 
-use hone_domain::{RateLimits, UserRole};
+use hone_domain::{MemoryMode, RateLimits, UserRole};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -44,6 +44,8 @@ pub struct Caller {
     pub despite_store_false: bool,
     /// Whether their key says that log-probs are the model's own, or not, where a request does not say.
     pub raw_logprobs: Option<bool>,
+    /// What their key says that requests do with memories where they do not say.
+    pub memory: Option<MemoryMode>,
     /// Who acts, where a keeper does for their agent; the owner is the agent then.
     pub acted_by: Option<String>,
 }
@@ -68,6 +70,7 @@ impl Caller {
             allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
+            memory: None,
             acted_by: None,
         }
     }

@@ -241,6 +241,7 @@ impl Directory {
                 },
                 despite_store_false: stored.despite_store_false,
                 raw_logprobs: stored.raw_logprobs,
+                memory: stored.memory,
                 acted_by: None,
             },
         }))
@@ -426,6 +427,7 @@ pub(crate) fn caller_of(user: User) -> Caller {
         },
         despite_store_false: false,
         raw_logprobs: None,
+        memory: None,
         acted_by: None,
     }
 }

@@ -137,6 +137,7 @@ impl Tokens {
             allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
+            memory: None,
             acted_by: None,
         })
     }

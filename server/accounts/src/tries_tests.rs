@@ -245,6 +245,7 @@ async fn a_key_is_whose_digest_is_stored_and_an_older_form_says_what_to_do() {
             limits: RateLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
+            memory: None,
             created_ms: 0,
             expires_ms: None,
             revoked_ms: None,

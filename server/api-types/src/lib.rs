@@ -16,6 +16,7 @@ mod json;
 pub mod learning;
 pub mod limits;
 mod list;
+pub mod memories;
 pub mod messages;
 pub mod openai;
 mod parameters;

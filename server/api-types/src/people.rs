@@ -1,6 +1,6 @@
 //! Bodies and replies about people.
 
-use hone_domain::{Learning, Millis, RateLimits, UserRole};
+use hone_domain::{Learning, MemoryMode, Millis, RateLimits, UserRole};
 use hone_ledger::{ApiKey, AuditRecord, User};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -84,6 +84,9 @@ pub struct KeyRequest {
     /// Which log-probs replies have where a request does not say: `raw_logprobs`, `processed_logprobs`, or
     /// `default`, which is as configured.
     pub logprobs_mode: Option<String>,
+    /// What its requests do with memories where they do not say: `off`, `read`, `full`, or `default`, which is as
+    /// configured.
+    pub memory: Option<String>,
 }
 
 /// The body that changes a key.
@@ -95,6 +98,25 @@ pub struct KeyPatch {
     /// Which log-probs replies have where a request does not say: `raw_logprobs`, `processed_logprobs`, or
     /// `default`, which is as configured; stays if absent.
     pub logprobs_mode: Option<String>,
+    /// What its requests do with memories where they do not say: `off`, `read`, `full`, or `default`, which is as
+    /// configured; stays if absent.
+    pub memory: Option<String>,
+}
+
+/// What requests do with memories, by a key's word; none of these where nothing is said.
+///
+/// # Errors
+/// It is no such word.
+pub fn parse_memory(word: Option<&str>) -> Result<Option<Option<MemoryMode>>, RequestError> {
+    let Some(word) = word else {
+        return Ok(None);
+    };
+    let mode = MemoryMode::from_stored(word);
+    if mode.is_none() && word != "default" {
+        let why = "memory is off, read, full or default";
+        return Err(RequestError::invalid("memory", why));
+    }
+    Ok(Some(mode))
 }
 
 /// Whether log-probs are the model's own, by a key's word; none of these where nothing is said.
@@ -139,6 +161,8 @@ pub struct KeyReply {
     pub despite_store_false: bool,
     /// Which log-probs replies have where a request does not say; null is as configured.
     pub logprobs_mode: Option<&'static str>,
+    /// What requests do with memories where they do not say; null is as configured.
+    pub memory: Option<&'static str>,
     /// When it was made, in milliseconds since the Unix epoch.
     pub created_ms: Millis,
     /// From when on it is refused.
@@ -163,6 +187,7 @@ impl KeyReply {
             limits: stored.limits,
             despite_store_false: stored.despite_store_false,
             logprobs_mode: stored.raw_logprobs.map(mode_of),
+            memory: stored.memory.map(MemoryMode::as_str),
             created_ms: stored.created_ms,
             expires_ms: stored.expires_ms,
             revoked_ms: stored.revoked_ms,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use hone_domain::{Reason, Receipt, StopReason, Token};
+use hone_domain::{MemoryId, Reason, Receipt, StopReason, Token};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
@@ -61,6 +61,9 @@ pub struct HoneNote {
     pub reason: Option<&'static str>,
     /// The same in words.
     pub explanation: Option<&'static str>,
+    /// The memories that its prompt shows; for `GET /v1/memories`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memories: Vec<String>,
     /// What its person has to decide, until they have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<&'static str>,
@@ -89,10 +92,16 @@ impl HoneNote {
             collected: reason.is_none(),
             reason: reason.map(Reason::as_str),
             explanation: reason.map(Reason::explain),
+            memories: ids_of(&ended.memories),
             question: ended.asks_consent.then_some(LEARN_DESPITE),
             others: Vec::new(),
         }
     }
+}
+
+/// Memories as clients know them.
+pub fn ids_of(memories: &[MemoryId]) -> Vec<String> {
+    memories.iter().map(|id| id.prefixed()).collect()
 }
 
 /// The wire name of a stop reason.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{Check, TurnKind, Verifier};
+use hone_domain::{Check, MemoryMode, TurnKind, Verifier};
 use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -46,10 +46,20 @@ pub struct SessionFields {
     pub session_done: Option<Value>,
     /// Used as the session's key where nothing else names one.
     pub prompt_cache_key: Option<String>,
+    /// What is Hone's own.
+    pub hone: Option<HoneFields>,
     /// What the completion is to be checked by: one check or several, each an object with `kind`
     /// (`exit_code`, `test_report`, `json_schema`, `regex`, `exact`, `numeric`, `certificate`) and
     /// what that kind needs.
     pub verify: Option<Value>,
+}
+
+/// Fields that are Hone's own.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+pub struct HoneFields {
+    /// What the request does with memories: `off`, `read` (it is shown them) or `full` (what is said in it can
+    /// become one); also header `X-Hone-Memory`.
+    pub memory: Option<String>,
 }
 
 /// The checked outcome of body and headers.
@@ -69,6 +79,8 @@ pub struct SessionWish {
     pub metadata: BTreeMap<String, String>,
     /// What its completion is to be checked by.
     pub checks: Vec<Check>,
+    /// What it does with memories, where it says.
+    pub memory: Option<MemoryMode>,
 }
 
 impl SessionFields {
@@ -124,6 +136,7 @@ impl SessionFields {
             store: self.store.unwrap_or(true),
             metadata,
             checks: self.checks()?,
+            memory: self.memory(headers)?,
         })
     }
 
@@ -195,6 +208,23 @@ impl SessionFields {
                 format!("{param} must be main or side, not {other:?}"),
             )),
         }
+    }
+
+    fn memory(&self, headers: &HeaderMap) -> Result<Option<MemoryMode>, RequestError> {
+        let of_body = self.hone.as_ref().and_then(|hone| hone.memory.as_deref());
+        let (param, word) = match (of_body, text(headers, "x-hone-memory")) {
+            (Some(word), _) => ("hone.memory", word),
+            (None, Some(word)) => ("x-hone-memory", word),
+            (None, None) => return Ok(None),
+        };
+        let word = word.trim().to_ascii_lowercase();
+        if word.is_empty() {
+            return Ok(None);
+        }
+        let mode = MemoryMode::from_stored(&word);
+        mode.map(Some).ok_or_else(|| {
+            RequestError::invalid(param, format!("{param} must be off, read or full"))
+        })
     }
 
     fn done(&self, headers: &HeaderMap) -> Result<bool, RequestError> {

@@ -231,6 +231,7 @@ impl Guard {
             allowance: EffectiveLimits::default(),
             despite_store_false: false,
             raw_logprobs: None,
+            memory: None,
             acted_by: None,
         })
     }
@@ -256,6 +257,7 @@ impl Guard {
             },
             despite_store_false: false,
             raw_logprobs: None,
+            memory: None,
             acted_by: None,
         })
     }

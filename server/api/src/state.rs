@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use hone_collect::Input;
 use hone_domain::{AdapterImporter, Policies};
-use hone_ledger::{Ledger, Personal, Versions};
+use hone_ledger::{Ledger, Memories, Personal, Versions};
 use hone_runtime::{Clock, Ids, Latest, Outbox, StatusRegistry};
 use tokio::sync::Semaphore;
 
@@ -25,11 +25,11 @@ use hone_accounts::rate_limit::RateLimiter;
 use hone_accounts::{Caller, Directory};
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::BindingConfig;
-use hone_inference::InferenceService;
 use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
 use hone_inference::learning::Rules;
 use hone_inference::paired::Paired;
+use hone_inference::{InferenceService, SharedMemories};
 use hone_monitor::numbers::GatewayStatus;
 use hone_monitor::traffic::Traffic;
 use hone_monitor::watch::{Serving, Sources, Watch};
@@ -44,6 +44,10 @@ pub struct Http {
     pub ledger: Arc<dyn Ledger>,
     /// What people decide about their own data; the same ledger.
     pub personal: Arc<dyn Personal>,
+    /// What people said once; the same ledger.
+    pub memories: Arc<dyn Memories>,
+    /// The same as answers are shown it.
+    pub remembered: Arc<SharedMemories>,
     /// Carries out wishes to be forgotten.
     pub eraser: Arc<Eraser>,
     /// Checks and stores adapters that were made elsewhere.

@@ -56,6 +56,7 @@ use hone_inference::{BindingConfig, LearningConfig};
 use hone_inference::{
     ByteLanguage, FairSemaphore, InferenceCounters, InferenceService, Language, Limits, Live,
 };
+use hone_inference::{MemoryParts, SharedMemories};
 use hone_monitor::traffic::Traffic;
 use hone_monitor::troubles::Troubles;
 use hone_monitor::watch::Watch;
@@ -497,6 +498,7 @@ fn late_in(folder: &Path) -> Arc<LateTurns> {
 }
 
 type Links<'a> = (
+    Arc<SharedMemories>,
     Option<Outbox<Input>>,
     Arc<Rules>,
     &'a Latest<Policies>,
@@ -505,7 +507,7 @@ type Links<'a> = (
 
 fn inference_of(
     fake: Arc<Fake>,
-    (collect, rules, policies, late): Links<'_>,
+    (remembered, collect, rules, policies, late): Links<'_>,
     (config, rate_limiter, (clock, ids, abort)): (&HttpConfig, Arc<RateLimiter>, Times),
     language: Arc<dyn Language>,
 ) -> Arc<InferenceService> {
@@ -516,6 +518,11 @@ fn inference_of(
         index: Arc::new(Mutex::new(index_of(config))),
         collect,
         rules,
+        memory: MemoryParts {
+            shared: remembered,
+            config: defaults("memory"),
+            notify: None,
+        },
         policies: policies.reader(),
         late,
         troubles: Troubles::default(),
@@ -546,6 +553,7 @@ fn eraser_of(
         (ledger.clone(), ledger.clone()),
         (Arc::new(blobs), Some(inference.backend.clone())),
         (policies, inference.index.clone()),
+        inference.memory.shared.clone(),
         2,
     ))
 }
@@ -637,7 +645,14 @@ impl Stage {
         let (clock, ids, abort) = times_of();
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
         let late = late_in(folder.path());
-        let links = (collect.clone(), rules.clone(), &policies, late);
+        let remembered = Arc::new(SharedMemories::load(ledger.clone()).await.unwrap());
+        let links = (
+            remembered.clone(),
+            collect.clone(),
+            rules.clone(),
+            &policies,
+            late,
+        );
         let rate_limiter = Arc::new(RateLimiter::new(limits, clock.clone()));
         let times = (clock.clone(), ids.clone(), abort.signal());
         let how = (&config, rate_limiter.clone(), times);
@@ -656,6 +671,8 @@ impl Stage {
             inference: Some(inference),
             collect,
             personal: ledger.clone(),
+            memories: ledger.clone(),
+            remembered,
             eraser,
             importer: Arc::new(importer_in(folder.path())),
             binding: binding_config(),

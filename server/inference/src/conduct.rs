@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Completion, Delta, End, Millis, OutputFormat, OutputParser, Part, PendingTurn,
-    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, StopReason, Token,
-    TokenDelta, Transcript, Turn, TurnId,
+    Ask, Collect, Completion, Delta, End, MemoryId, Millis, OutputFormat, OutputParser, Part,
+    PendingTurn, PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, StopReason,
+    Token, TokenDelta, Transcript, Turn, TurnId,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
@@ -75,6 +75,8 @@ pub struct Ended {
     pub turn: TurnId,
     /// Its session.
     pub session: SessionId,
+    /// The memories that its prompt shows.
+    pub memories: Vec<MemoryId>,
     /// Whether its person is asked if it is to be learned from although its client says `store: false`.
     pub asks_consent: bool,
 }
@@ -336,8 +338,9 @@ async fn finish(
     let receipt = match receipt {
         Ok(mut waiting) => {
             let receipt = signed(inference, &mut waiting).await;
-            if receipt != Receipt::Collected {
-                note(inference, job.ask.turn).await;
+            match receipt {
+                Receipt::Collected => inference.heard(&job.ask.context.admission.memory),
+                Receipt::NotCollected(_) => note(inference, job.ask.turn).await,
             }
             receipt
         }
@@ -360,6 +363,7 @@ async fn finish(
             receipt,
             turn: job.ask.turn,
             session: job.ask.context.session,
+            memories: job.ask.context.admission.memory.shown.clone(),
             asks_consent: asks_consent(inference, &job.ask, receipt),
         }),
     };
@@ -475,6 +479,7 @@ fn remember(
         messages: ask.context.messages.to_vec(),
         completion: hone_domain::Message::text(hone_domain::Role::Assistant, text),
         parent: ask.context.parent,
+        memories: ask.context.admission.memory.shown.clone(),
         kind: ask.kind,
         delivered: stop != StopReason::Cancelled,
         continued: false,

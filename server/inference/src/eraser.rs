@@ -11,6 +11,7 @@ use hone_ledger::{
     ForgetReport, ForgetStep, ForgetWhat, ForgetWish, LedgerError, LooseBlob, Personal, Versions,
     Window,
 };
+use hone_memory::SharedMemories;
 use hone_runtime::{Latest, Shutdown};
 use hone_serve::Backend;
 use tokio::sync::Notify;
@@ -34,6 +35,8 @@ pub struct Eraser {
     pub backend: Option<Arc<dyn Backend>>,
     /// What the gateway remembers of sessions.
     pub index: SharedIndex,
+    /// What it shows of memories.
+    pub memories: Arc<SharedMemories>,
     /// Turns that one transaction removes.
     pub piece_turns: usize,
     wake: Notify,
@@ -56,6 +59,7 @@ impl Eraser {
         (personal, versions): (Arc<dyn Personal>, Arc<dyn Versions>),
         (blobs, backend): (Arc<dyn Blobs>, Option<Arc<dyn Backend>>),
         (policies, index): (Latest<Policies>, SharedIndex),
+        memories: Arc<SharedMemories>,
         piece_turns: usize,
     ) -> Self {
         Self {
@@ -65,6 +69,7 @@ impl Eraser {
             policies,
             backend,
             index,
+            memories,
             piece_turns,
             wake: Notify::new(),
             ended: Latest::new(0),
@@ -78,6 +83,7 @@ impl Eraser {
     /// The ledger's; nothing has changed then.
     pub async fn begin(&self, wish: &ForgetWish) -> Result<ForgetReport, LedgerError> {
         let begun = self.personal.begin_forget(wish).await?;
+        self.memories.refresh(&wish.scope).await;
         for policy in begun.restored {
             self.policies.update(|heads| heads.with(policy.clone()));
         }

@@ -18,6 +18,7 @@ mod fair_semaphore;
 mod language;
 pub mod learning;
 mod learning_config;
+mod memory;
 pub mod paired;
 mod prepare;
 mod render;
@@ -56,8 +57,10 @@ pub use conduct::{Choice, Ended, Piece};
 pub use counters::{COUNTERS, Counter, InferenceCounters};
 pub use error::OpenError;
 pub use fair_semaphore::{FairPermit, FairSemaphore};
+pub use hone_memory::SharedMemories;
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
 pub use learning_config::{LearningConfig, Metric};
+pub use memory::MemoryParts;
 pub use prepare::{Opened, PromptSource, Request, chars_of};
 pub use render::template_message;
 pub use shape::{Calls, Loose, Pattern, Shape};
@@ -79,6 +82,8 @@ pub struct InferenceService {
     pub late: Arc<LateTurns>,
     /// What may be learned from whom.
     pub rules: Arc<Rules>,
+    /// What people said in earlier conversations.
+    pub memory: MemoryParts,
     /// What is published, and what of it is on trial.
     pub policies: LatestReader<Policies>,
     /// What is wrong: a turn waits for no receipt of a ledger that is gone.

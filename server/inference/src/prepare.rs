@@ -6,15 +6,16 @@ use std::sync::Arc;
 use hone_collect::{Input, Observed};
 use hone_domain::{
     Admission, Admitted, Ask, AskContext, BindRequest, Binding, CallStyle, Check, Collect,
-    Continued, Form, Grammar, GroupId, Look, Message, Millis, Origin, OutputFormat, PolicyChoice,
-    Reason, Reasoning, RequestId, Sampling, Scope, ServeError, SessionId, StopRules, Token,
-    ToolCall, TurnId, TurnKind, Wanted,
+    Continued, Form, Grammar, GroupId, Look, MemoryMode, MemoryUse, Message, Millis, Origin,
+    OutputFormat, PolicyChoice, Reason, Reasoning, RequestId, Sampling, Scope, ServeError,
+    SessionId, StopRules, Token, ToolCall, TurnId, TurnKind, Wanted,
 };
 use hone_serve::HeldGrammar;
 use serde_json::{Map, Value};
 
 use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
+use super::memory::{Shown, with_block};
 use super::render::{split_calls, template_messages};
 use super::shape::{Calls, Shape};
 use super::takes::whole_functions;
@@ -64,6 +65,8 @@ pub struct Request {
     pub store: bool,
     /// Whether the key says that `store: false` of its calls means nothing.
     pub despite_store_false: bool,
+    /// What it does with memories, where it or its key says.
+    pub memory: Option<MemoryMode>,
     /// The messages.
     pub messages: Vec<Message>,
     /// The prompt.
@@ -99,13 +102,14 @@ pub struct Request {
 }
 
 impl Request {
-    fn admission(&self, holdback: bool) -> Admission {
+    fn admission(&self, holdback: bool, memory: MemoryUse) -> Admission {
         Admission {
             holdback,
             source: self.source.clone(),
             trace: self.parent.map(|parent| parent.trace),
             metadata: self.metadata.clone(),
             checks: self.checks.clone(),
+            memory,
         }
     }
 
@@ -154,7 +158,7 @@ impl Request {
         }
     }
 
-    fn kind(&self) -> TurnKind {
+    pub(super) fn kind(&self) -> TurnKind {
         self.kind.unwrap_or(TurnKind::Main)
     }
 
@@ -212,6 +216,7 @@ pub(super) struct Prepared {
     pub(super) tokens: Vec<Token>,
     predicted: Arc<[Token]>,
     binding: Binding,
+    memory: MemoryUse,
     output_format: OutputFormat,
     /// Held until the ask, which is no place to compile it.
     form: Option<(Form, HeldGrammar)>,
@@ -243,17 +248,19 @@ impl InferenceService {
     pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
         let owner = request.counts_as().to_owned();
         let work = move |inference: &Self| {
-            Ok(match (&request.prompt, inference.text_of(&request, &[])?) {
-                (PromptSource::Tokens(tokens), _) => tokens.clone(),
-                (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
-                (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
-            })
+            Ok(
+                match (&request.prompt, inference.text_of(&request, &[], None)?) {
+                    (PromptSource::Tokens(tokens), _) => tokens.clone(),
+                    (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
+                    (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
+                },
+            )
         };
         self.apart(&owner, usize::MAX, work).await?
     }
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
-        let text = self.text_of(request, &[])?;
+        let text = self.text_of(request, &[], None)?;
         let mut output_format = self.output_format(request, text.as_deref());
         let form = self.form(request, output_format.reasoning)?;
         let calls = request.shape.as_ref().map(|shape| shape.calls);
@@ -275,7 +282,8 @@ impl InferenceService {
         };
         let binding = self.index().bind_by(&asked, &trail);
         self.counters.bound(binding.how);
-        let text = match self.text_as_sampled(request, &binding) {
+        let (shown, text) = self.text_shown(request, &binding, text);
+        let text = match self.text_as_sampled(request, &binding, &shown) {
             Some(sampled) => Some(sampled),
             None => text,
         };
@@ -294,6 +302,7 @@ impl InferenceService {
             tokens,
             predicted: self.predicted(request),
             binding,
+            memory: shown.memory,
         })
     }
 
@@ -314,15 +323,40 @@ impl InferenceService {
         &self,
         request: &Request,
         recorded: &[(usize, Arc<str>)],
+        block: Option<&str>,
     ) -> Result<Option<String>, OpenError> {
-        Ok(match &request.prompt {
-            PromptSource::Chat { tools, extra } => {
+        Ok(match (&request.prompt, block) {
+            (PromptSource::Chat { tools, extra }, None) => {
                 let tools = tools.as_deref();
                 Some(self.rendered(&request.messages, recorded, tools, extra)?)
             }
-            PromptSource::Text(text) => Some(text.clone()),
-            PromptSource::Tokens(_) => None,
+            (PromptSource::Chat { tools, extra }, Some(block)) => {
+                let (messages, moved) = with_block(&request.messages, block);
+                let place = |(at, text): &(usize, Arc<str>)| (at + moved, text.clone());
+                let recorded: Vec<_> = recorded.iter().map(place).collect();
+                Some(self.rendered(&messages, &recorded, tools.as_deref(), extra)?)
+            }
+            (PromptSource::Text(text), _) => Some(text.clone()),
+            (PromptSource::Tokens(_), _) => None,
         })
+    }
+
+    /// What a request is shown of memory, and its prompt's text with that. A template that does not take it
+    /// leaves the prompt as it was.
+    fn text_shown(
+        &self,
+        request: &Request,
+        binding: &Binding,
+        text: Option<String>,
+    ) -> (Shown, Option<String>) {
+        let shown = self.shown(request, binding);
+        let Some(block) = &shown.block else {
+            return (shown, text);
+        };
+        match self.text_of(request, &[], Some(block)) {
+            Ok(with) => (shown, with),
+            Err(_) => (shown.without(), text),
+        }
     }
 
     /// A conversation through the model's template. Where the template refuses what it usually takes, the
@@ -353,12 +387,18 @@ impl InferenceService {
 
     /// The prompt with the session's completions as they were sampled, where that continues the
     /// recorded transcript: calls come back re-serialised, and their tokens would differ.
-    fn text_as_sampled(&self, request: &Request, binding: &Binding) -> Option<String> {
+    fn text_as_sampled(
+        &self,
+        request: &Request,
+        binding: &Binding,
+        shown: &Shown,
+    ) -> Option<String> {
         let transcript = binding.transcript.as_ref()?;
         if binding.recorded.is_empty() {
             return None;
         }
-        let text = self.text_of(request, &binding.recorded).ok()??;
+        let block = shown.block.as_deref();
+        let text = self.text_of(request, &binding.recorded, block).ok()??;
         text.starts_with(&*transcript.text).then_some(text)
     }
 
@@ -543,7 +583,7 @@ impl InferenceService {
                 owner: request.owner.clone(),
                 keeper: request.keeper.clone(),
                 messages: request.messages.clone().into(),
-                admission: request.admission(admitted.holdback),
+                admission: request.admission(admitted.holdback, prepared.memory.clone()),
                 untrainable: admitted.untrainable,
                 admitted_ms,
             },

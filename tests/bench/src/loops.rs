@@ -28,8 +28,8 @@ const AT_ONCE: usize = 16;
 /// Longest completion.
 const MAX_TOKENS: u32 = 16;
 
-/// A loop, in the order of the ring.
-const LOOPS: [Loop; 4] = Loop::ALL;
+/// The loops from an ask to a version, in their order.
+const LOOPS: [Loop; 4] = [Loop::Serve, Loop::Collect, Loop::Judge, Loop::Train];
 
 /// How a loop stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

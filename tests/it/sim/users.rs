@@ -354,6 +354,7 @@ fn pending(turn: &Turn) -> PendingTurn {
         messages: turn.messages.clone(),
         completion: turn.completion_message(),
         parent: turn.parent,
+        memories: turn.admission.memory.shown.clone(),
         kind: turn.kind,
         delivered: true,
         continued: false,

@@ -26,7 +26,7 @@ pub use types::{
 };
 
 use crate::output::ParsedOutput;
-use crate::{Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
+use crate::{MemoryId, Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
 
 /// Answers of housekeeping turns that are remembered per session.
 const SIDE_MAX: usize = 16;
@@ -49,6 +49,7 @@ struct Known {
     continued_with: Option<Hash>,
     /// Its place among the turns with transcripts.
     number: u64,
+    memories: Arc<[MemoryId]>,
     transcript: Option<Transcript>,
     /// The completion as sampled, where clients send it back in another form.
     sampled: Option<Arc<str>>,
@@ -260,6 +261,7 @@ impl SessionIndex {
             is_telling: turn.completion.content.len() >= TELLING_BYTES,
             continued_with: turn.continued.then_some([0; 32]),
             number: self.recorded,
+            memories: turn.memories.as_slice().into(),
             sampled: transcript.as_ref().and_then(|_| sampled(&turn.completion)),
             transcript,
         };
@@ -366,6 +368,8 @@ impl SessionIndex {
         let known = session.turns.remove(at);
         let parent = session.turns.iter().find(|k| Some(k.turn) == known.parent);
         let transcript = parent.and_then(|parent| parent.transcript.clone());
+        // Its prompt is the same again.
+        let memories = Some(known.memories.clone());
         self.forget_turn(&known);
         self.touch(id, request.now_ms);
         let how = match request.session_key {
@@ -375,6 +379,7 @@ impl SessionIndex {
         Some(Binding {
             parent: known.parent,
             transcript,
+            memories,
             retry_of: Some(turn),
             ..Binding::without_parent(id, how)
         })
@@ -506,7 +511,11 @@ impl SessionIndex {
         } else {
             BindHow::Key
         };
-        Binding::without_parent(session, how)
+        let last = self.sessions.get(&session).and_then(|s| s.turns.last());
+        Binding {
+            memories: last.map(|known| known.memories.clone()),
+            ..Binding::without_parent(session, how)
+        }
     }
 
     fn continue_turn(
@@ -529,6 +538,7 @@ impl SessionIndex {
             return binding;
         };
         binding.transcript = known.transcript.clone();
+        binding.memories = Some(known.memories.clone());
         if request.kind == TurnKind::Side {
             return binding;
         }

@@ -104,6 +104,7 @@ impl World {
             messages: messages(texts),
             completion: Message::text(Role::Assistant, answer),
             parent: binding.parent,
+            memories: Vec::new(),
             kind: self.kind_of(&messages(texts)),
             delivered: true,
             continued: false,

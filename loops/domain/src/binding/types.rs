@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Message, Millis, NextState, Scope, SessionId, Token, TurnId, TurnKind};
+use crate::{MemoryId, Message, Millis, NextState, Scope, SessionId, Token, TurnId, TurnKind};
 
 /// Bounds of the index.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +112,8 @@ pub struct Binding {
     /// back in another form (calls apart, reasoning left out): their places, and the texts as
     /// they were sampled.
     pub recorded: Vec<(usize, Arc<str>)>,
+    /// The memories that the turn it continues was shown; none where it begins a conversation.
+    pub memories: Option<Arc<[MemoryId]>>,
     /// The turn whose answer never arrived and that this request repeats; it is answered again
     /// under the same id.
     pub retry_of: Option<TurnId>,
@@ -126,6 +128,7 @@ impl Binding {
             next_state: NextState::default(),
             transcript: None,
             recorded: Vec::new(),
+            memories: None,
             retry_of: None,
         }
     }
@@ -150,6 +153,8 @@ pub struct PendingTurn {
     pub completion: Message,
     /// The turn it continues.
     pub parent: Option<TurnId>,
+    /// The memories that its prompt holds.
+    pub memories: Vec<MemoryId>,
     /// Main or side; nothing continues a side turn.
     pub kind: TurnKind,
     /// Whether the client was there for its end.

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use hone_domain::{
-    Feedback, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId, Turn, TurnId,
-    TurnKind,
+    Feedback, MemoryMode, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId, Turn,
+    TurnId, TurnKind,
 };
 
 use super::chains::{self, Link as _};
@@ -13,6 +13,7 @@ use super::early;
 use super::encoded::{Encoded, encode};
 use super::erase;
 use super::known::Known;
+use super::memories::STORE_USE;
 use super::rows;
 use super::texts::{limit, text_bytes};
 use crate::codec::{
@@ -217,6 +218,7 @@ struct NewTurn<'a> {
     reason: Option<Reason>,
     metadata: Option<Vec<u8>>,
     checks: Option<Vec<u8>>,
+    shown: Vec<u8>,
 }
 
 impl<'a> NewTurn<'a> {
@@ -230,6 +232,7 @@ impl<'a> NewTurn<'a> {
             reason,
             metadata: metadata.transpose()?,
             checks: checks.transpose()?,
+            shown: serde_json::to_vec(&admission.memory.shown)?,
         })
     }
 }
@@ -272,6 +275,19 @@ async fn store_turns(
         .await?;
     script
         .each(connection, STORE_PAYLOAD, &rows, bind_payload)
+        .await?;
+    let mode = |row: &NewTurn<'_>| row.encoded.turn.admission.memory.mode;
+    let with_memories: Vec<_> = rows
+        .iter()
+        .filter(|row| mode(row) != MemoryMode::Off)
+        .collect();
+    script
+        .each(connection, STORE_USE, &with_memories, |values, row| {
+            values
+                .bind(&row.encoded.turn.id.0.as_bytes()[..])
+                .bind(mode(row).as_str())
+                .bind(&row.shown)
+        })
         .await
 }
 

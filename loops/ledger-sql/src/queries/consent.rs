@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use hone_domain::{
-    Admission, Completion, Consent, Learning, Millis, Reason, Scope, Turn, TurnId, VersionSpan,
+    Admission, Completion, Consent, Learning, MemoryUse, Millis, Reason, Scope, Turn, TurnId,
+    VersionSpan,
 };
 
 use super::texts::{limit, unsigned};
-use super::{policies, rows};
+use super::{memories, policies, rows};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 use hone_ledger::{ConsentRow, Window};
 
@@ -90,6 +91,9 @@ pub(crate) async fn set_consent(
     if consent.learning == Learning::Full {
         return Ok(0);
     }
+    if consent.learning == Learning::Off {
+        memories::drop_all(connection, scope).await?;
+    }
     let settled = db::query(
         "update turns set stage = null, reason = $1
          where scope_number = $2 and stage is not null",
@@ -149,6 +153,7 @@ pub(crate) fn wordless(turn: &Turn) -> Result<Turn, Fault> {
         admission: Admission {
             metadata: BTreeMap::new(),
             checks: Vec::new(),
+            memory: MemoryUse::default(),
             ..turn.admission.clone()
         },
         ..turn.clone()

@@ -105,6 +105,7 @@ pub(crate) async fn remove_turn(connection: &mut Connection<'_>, turn: i64) -> R
          )",
         "delete from transitions where turn_number = $1",
         "delete from feedback where turn_id = (select id from turns where number = $1)",
+        "delete from turn_memories where turn_number = $1",
         "delete from turn_payloads where turn_number = $1",
         "delete from turns where number = $1",
         "delete from forget_turns where turn_number = $1",

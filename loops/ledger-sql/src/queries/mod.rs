@@ -42,6 +42,7 @@ mod known;
 mod laws;
 pub(crate) mod leases;
 pub(crate) mod lift;
+mod memories;
 mod people;
 mod personal;
 mod policies;

@@ -1,10 +1,10 @@
 //! Users, keys, sign-ins, invitations.
 
-use hone_domain::{Digest, Millis, UserRole};
+use hone_domain::{Digest, MemoryMode, Millis, UserRole};
 use sqlx::AssertSqlSafe;
 
 use super::rows::digest;
-use super::texts::{text, unsigned};
+use super::texts::{named, text, unsigned};
 use super::{audit, teams};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 use hone_ledger::{
@@ -15,7 +15,7 @@ use hone_ledger::{
 const USER: &str = "select users.name, role, password, users.disabled, users.limits, keeper,
                     teams.name as keeper_team, users.created_ms, signed_in_ms
                     from users left join teams on teams.number = users.keeper_team";
-const KEY: &str = "select id, owner, label, role, sha256, limits, despite_store_false, raw_logprobs, \
+const KEY: &str = "select id, owner, label, role, sha256, limits, despite_store_false, raw_logprobs, memory, \
                    created_ms, expires_ms, revoked_ms, used_ms";
 
 /// Does a change and records it, or does neither.
@@ -123,9 +123,9 @@ async fn change_user(
 async fn add_key(connection: &mut Connection<'_>, new: &ApiKey) -> Result<Changed, Fault> {
     let added = db::query(
         "insert into api_keys (
-             id, owner, label, role, sha256, limits, despite_store_false, raw_logprobs, created_ms,
-             expires_ms, revoked_ms, used_ms
-         ) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict (id) do nothing",
+             id, owner, label, role, sha256, limits, despite_store_false, raw_logprobs, memory,
+             created_ms, expires_ms, revoked_ms, used_ms
+         ) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) on conflict (id) do nothing",
     )
     .bind(&new.id)
     .bind(&new.owner)
@@ -135,6 +135,7 @@ async fn add_key(connection: &mut Connection<'_>, new: &ApiKey) -> Result<Change
     .bind(serde_json::to_string(&new.limits)?)
     .bind(new.despite_store_false)
     .bind(new.raw_logprobs)
+    .bind(new.memory.map(MemoryMode::as_str))
     .bind(new.created_ms)
     .bind(new.expires_ms)
     .bind(new.revoked_ms)
@@ -154,12 +155,15 @@ async fn change_key(
 ) -> Result<Changed, Fault> {
     let changed = db::query(
         "update api_keys set despite_store_false = coalesce($1, despite_store_false),
-             raw_logprobs = case when $2 = 1 then $3 else raw_logprobs end
-         where id = $4 and revoked_ms is null",
+             raw_logprobs = case when $2 = 1 then $3 else raw_logprobs end,
+             memory = case when $4 = 1 then $5 else memory end
+         where id = $6 and revoked_ms is null",
     )
     .bind(change.despite_store_false)
     .bind(change.raw_logprobs.is_some())
     .bind(change.raw_logprobs.flatten())
+    .bind(change.memory.is_some())
+    .bind(change.memory.flatten().map(MemoryMode::as_str))
     .bind(id)
     .execute(connection)
     .await?;
@@ -312,6 +316,10 @@ fn key_of(row: &Row) -> Result<ApiKey, Fault> {
         limits: serde_json::from_str(row.try_get("limits")?)?,
         despite_store_false: row.try_get("despite_store_false")?,
         raw_logprobs: row.try_get("raw_logprobs")?,
+        memory: row
+            .try_get::<Option<String>, _>("memory")?
+            .map(named)
+            .transpose()?,
         created_ms: row.try_get("created_ms")?,
         expires_ms: row.try_get("expires_ms")?,
         revoked_ms: row.try_get("revoked_ms")?,

@@ -2,8 +2,8 @@
 
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
-    Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId, Stage, Transition,
-    TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, Vote,
+    MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope,
+    SessionId, Stage, Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, Vote,
 };
 
 use super::chains;
@@ -81,12 +81,13 @@ const TURN: &str =
             raw_logprobs, kept, experts, stop, completion_text, sampling, spans, digest,
             arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
             stage, reason, trained_version, holdback, source, trace,
-            metadata, checks
+            metadata, checks, mode, shown
      from turns
      join turn_payloads on turn_payloads.turn_number = turns.number
      join sessions on sessions.number = turns.session_number
      join scopes on scopes.number = turns.scope_number
      join arithmetics on arithmetics.number = turns.arithmetic_number
+     left join turn_memories on turn_memories.turn_number = turns.number
      where turns.number = $1";
 
 /// A turn with its fate.
@@ -148,6 +149,7 @@ async fn with_prompt(
                 Some(json) => serde_json::from_slice(json)?,
                 None => Vec::new(),
             },
+            memory: memory_use(row)?,
         },
         untrainable: row
             .try_get::<Option<&str>, _>("untrainable")?
@@ -157,6 +159,25 @@ async fn with_prompt(
         finished_ms: row.try_get("finished_ms")?,
     };
     Ok((turn, fate(row)?))
+}
+
+/// What a turn did with memories.
+fn memory_use(row: &Row) -> Result<MemoryUse, Fault> {
+    let Some(mode) = row.try_get::<Option<String>, _>("mode")? else {
+        return Ok(MemoryUse::default());
+    };
+    Ok(MemoryUse {
+        mode: named(mode)?,
+        shown: memories(row)?,
+    })
+}
+
+/// The memories that a turn was shown.
+pub(crate) fn memories(row: &Row) -> Result<Vec<MemoryId>, Fault> {
+    match row.try_get::<Option<&[u8]>, _>("shown")? {
+        Some(shown) => Ok(serde_json::from_slice(shown)?),
+        None => Ok(Vec::new()),
+    }
 }
 
 pub(crate) fn completion(row: &Row) -> Result<Completion, Fault> {

@@ -49,12 +49,13 @@ pub(crate) async fn open_turns(
 const WAITING: &str =
     "select turns.number, turns.id, group_id, sessions.id as session_id, session_key, parent_id,
             turns.owner, scopes.name as scope, kind, history_number, completion_text,
-            checks is not null as is_checked, finished_ms, turn_payloads.turn_number as payload, exists (
+            checks is not null as is_checked, finished_ms, turn_payloads.turn_number as payload, shown, exists (
                 select 1 from feedback
                 where feedback.turn_id = turns.id and feedback.owner = turns.owner
             ) as has_feedback
      from turns indexed by turns_open
      left join turn_payloads on turn_payloads.turn_number = turns.number
+     left join turn_memories on turn_memories.turn_number = turns.number
      left join sessions on sessions.number = turns.session_number
      left join scopes on scopes.number = turns.scope_number
      where stage = 'awaiting_next_state' and turns.number >= coalesce($1, (
@@ -124,6 +125,7 @@ fn waiting_turn(
         messages,
         completion: Message::text(Role::Assistant, text(row.try_get("completion_text")?)?),
         parent: optional("parent_id")?.map(rows::turn_id).transpose()?,
+        memories: rows::memories(row)?,
         kind: named(row.try_get("kind")?)?,
         // What was cut off does not wait, and whatever follows ends the waiting.
         delivered: true,

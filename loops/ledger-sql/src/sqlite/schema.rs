@@ -37,6 +37,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0023_commits"
     "0024_key_logprobs"
     "0025_key_sha256"
+    "0026_memory"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> =

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 use super::{SqliteConfig, SqliteLedger};
-use hone_ledger::{Ledger, Personal, suite};
+use hone_ledger::{Ledger, Memories, Personal, suite};
 
 /// Ledgers in folders that live as long as this.
 #[derive(Default)]
@@ -41,6 +41,20 @@ async fn sqlite_passes_the_suite_of_people() {
         (
             ledger.clone() as Arc<dyn Ledger>,
             ledger as Arc<dyn Personal>,
+        )
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sqlite_passes_the_suite_of_memories() {
+    let folders = Folders::default();
+    suite::memories(async || {
+        let ledger = folders.open().await;
+        (
+            ledger.clone() as Arc<dyn Ledger>,
+            ledger.clone() as Arc<dyn Personal>,
+            ledger as Arc<dyn Memories>,
         )
     })
     .await;

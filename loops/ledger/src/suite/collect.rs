@@ -331,6 +331,7 @@ pub(super) async fn a_page_has_what_a_start_needs(world: &World) {
             messages: turn.messages.clone(),
             completion: turn.completion_message(),
             parent: turn.parent,
+            memories: turn.admission.memory.shown.clone(),
             kind: turn.kind,
             delivered: true,
             continued: false,

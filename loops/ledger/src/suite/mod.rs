@@ -7,6 +7,7 @@ mod collect;
 mod erasure;
 mod feedback;
 mod judge;
+mod memories;
 mod people;
 mod personal;
 mod policies;
@@ -21,7 +22,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Ledger, Personal};
+use crate::{Ledger, Memories, Personal};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -73,6 +74,29 @@ pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal
         erasure::a_title_goes_with_any_turn,
         erasure::what_is_being_removed_is_not_judged_again,
         erasure::what_is_under_way_comes_without_its_words,
+    }
+}
+
+/// Runs every case of [`Memories`]; `make` returns the views of one empty ledger each time.
+pub async fn memories(
+    make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal>, Arc<dyn Memories>),
+) {
+    macro_rules! memory_cases {
+        ($($case:ident,)*) => {$(
+            let (ledger, people, kept) = make().await;
+            let world = World::new(ledger);
+            Box::pin(memories::$case(&world, &*people, &*kept)).await;
+            world.assert_lawful(concat!("memories::", stringify!($case))).await;
+            world.ledger.close().await;
+        )*};
+    }
+    memory_cases! {
+        equal_texts_are_one_and_a_topic_has_one,
+        a_scope_sees_its_own_and_changes_it,
+        a_scope_has_so_many,
+        a_turn_is_read_once,
+        a_verdict_is_read_once,
+        erasure_and_consent_remove_them,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::{Digest, RateLimits, UserRole};
+use hone_domain::{Digest, MemoryMode, RateLimits, UserRole};
 use serde_json::json;
 
 use super::teams;
@@ -54,6 +54,7 @@ fn key(id: &str, owner: &str) -> ApiKey {
         limits: RateLimits::default(),
         despite_store_false: false,
         raw_logprobs: None,
+        memory: Some(MemoryMode::Read),
         created_ms: NOW,
         expires_ms: None,
         revoked_ms: None,
@@ -137,6 +138,19 @@ async fn keys_live_and_end(people: &dyn People) {
         raw_logprobs: Some(raw),
         ..KeyChange::default()
     };
+    let memory = |memory| KeyChange {
+        memory: Some(memory),
+        ..KeyChange::default()
+    };
+    for (wanted, expected) in [
+        (KeyChange::default(), Some(MemoryMode::Read)),
+        (memory(Some(MemoryMode::Off)), Some(MemoryMode::Off)),
+        (memory(None), None),
+    ] {
+        done(people, PeopleChange::ChangeKey("k3".into(), wanted)).await;
+        let changed = people.key("k3").await.expect("read").expect("kept");
+        assert_eq!(changed.memory, expected);
+    }
     for (wanted, settings) in [
         (despite, (true, None)),
         (raw(Some(true)), (true, Some(true))),

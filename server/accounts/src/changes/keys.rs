@@ -1,6 +1,6 @@
 //! Changes of keys.
 
-use hone_domain::{LOCAL_OWNER, Millis, RateLimits, UserRole};
+use hone_domain::{LOCAL_OWNER, MemoryMode, Millis, RateLimits, UserRole};
 use hone_ledger::{ApiKey, Changed, KeyChange, PeopleChange};
 use serde_json::{Value, json};
 
@@ -22,6 +22,8 @@ pub struct NewKey {
     pub despite_store_false: bool,
     /// Whether log-probs in replies are the model's own where a request does not say; none is as configured.
     pub raw_logprobs: Option<bool>,
+    /// What its requests do with memories where they do not say; none is as configured.
+    pub memory: Option<MemoryMode>,
     /// From when on it is refused.
     pub expires_ms: Option<Millis>,
 }
@@ -49,6 +51,7 @@ impl Changes<'_> {
             limits: new.limits,
             despite_store_false: new.despite_store_false,
             raw_logprobs: new.raw_logprobs,
+            memory: new.memory,
             created_ms: now_ms,
             expires_ms: new.expires_ms,
             revoked_ms: None,
@@ -169,6 +172,10 @@ impl Changes<'_> {
         if let Some(raw) = change.raw_logprobs {
             key.raw_logprobs = raw;
             detail["logprobs_mode"] = json!(mode);
+        }
+        if let Some(memory) = change.memory {
+            key.memory = memory;
+            detail["memory"] = json!(memory);
         }
         let change = PeopleChange::ChangeKey(id.to_owned(), change);
         self.make_to_key(change, "key.change", id, detail).await?;

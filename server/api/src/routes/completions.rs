@@ -172,6 +172,7 @@ fn plans(
             done: wish.done && wish.kind != Some(TurnKind::Side),
             store: wish.store,
             despite_store_false: context.caller.despite_store_false,
+            memory: wish.memory.or(context.caller.memory),
             checks: wish.checks.clone(),
             messages: vec![Message::text(Role::User, text)],
             prompt: source,

@@ -16,7 +16,7 @@ use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::List;
 use hone_api_types::people::{
-    KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_role,
+    KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_memory, parse_role,
 };
 
 /// One's own keys.
@@ -80,6 +80,7 @@ pub async fn make_key(
             .of_key(caller, body.limits.map(RateLimits::from)),
         despite_store_false: body.despite_store_false.unwrap_or(false),
         raw_logprobs: parse_logprobs(body.logprobs_mode.as_deref())?.flatten(),
+        memory: parse_memory(body.memory.as_deref())?.flatten(),
         expires_ms: body.expires_ms,
     };
     let (stored, key) = http.changes(caller).add_key(new).await?;
@@ -108,8 +109,8 @@ pub async fn rotate_key(
     Ok((StatusCode::CREATED, Json(reply)))
 }
 
-/// Says whether the calls of one's own key are collected although they say `store: false`, and which log-probs
-/// their replies have.
+/// Says whether the calls of one's own key are collected although they say `store: false`, which log-probs
+/// their replies have, and what they do with memories.
 #[utoipa::path(
     patch,
     path = "/v1/keys/{id}",
@@ -131,9 +132,10 @@ pub async fn change_key(
     let change = KeyChange {
         despite_store_false: body.despite_store_false,
         raw_logprobs: parse_logprobs(mode)?,
+        memory: parse_memory(body.memory.as_deref())?,
     };
-    if change.despite_store_false.is_none() && change.raw_logprobs.is_none() {
-        let why = "say despite_store_false or logprobs_mode: nothing else of a key changes";
+    if change == KeyChange::default() {
+        let why = "say despite_store_false, logprobs_mode or memory: nothing else of a key changes";
         return Err(ApiError::invalid("despite_store_false", why));
     }
     let changes = http.changes(&context.caller);

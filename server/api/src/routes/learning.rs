@@ -33,7 +33,7 @@ fn own_scope(http: &Http, context: &RequestContext, user: Option<&str>) -> Resul
 
 /// The same for what is done to all of it: where several people share one policy, naming one of them
 /// must not do it to all.
-fn whole_scope(
+pub(super) fn whole_scope(
     http: &Http,
     context: &RequestContext,
     user: Option<&str>,
@@ -102,6 +102,7 @@ pub async fn put_consent(
     let now_ms = http.clock.now_ms();
     let withdrawn = http.personal.set_consent(&scope, consent, now_ms).await?;
     http.rules.decided(&scope, consent);
+    http.remembered.refresh(&scope).await;
     let whose = (&*http.rules, context.caller.owner.as_str());
     Ok(Json(ConsentReply::new((consent, true), whose, withdrawn)))
 }

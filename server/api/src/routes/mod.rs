@@ -16,6 +16,7 @@ pub mod generate;
 pub mod health;
 pub mod keys;
 pub mod learning;
+pub mod memories;
 pub mod models;
 pub mod privacy;
 mod register;
@@ -76,6 +77,18 @@ fn learning(routes: Routes) -> Routes {
         .add(own, routes!(sessions::list_turns))
         .add(own, routes!(turns::get_turn))
         .add(own, routes!(learning::get_consent, learning::put_consent))
+        .add(
+            own,
+            routes!(
+                memories::list_memories,
+                memories::add_memory,
+                memories::forget_memories
+            ),
+        )
+        .add(
+            own,
+            routes!(memories::change_memory, memories::forget_memory),
+        )
         .add(own, routes!(learning::forget))
         .add(own, routes!(learning::get_forget))
         .add(own, routes!(learning::improvement))

@@ -282,6 +282,7 @@ impl Talk {
             done: wish.done,
             store: wish.store,
             despite_store_false: context.caller.despite_store_false,
+            memory: wish.memory.or(context.caller.memory),
             prompt: PromptSource::Chat {
                 tools: offer.map(|offer| offer.tools),
                 extra: self.template,

@@ -18,6 +18,7 @@ use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
+use hone_api_types::replies::ids_of;
 
 /// What became of a turn.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -177,6 +178,8 @@ pub struct TurnReply {
     pub verdict: Option<VerdictReply>,
     /// Explicit feedback.
     pub feedback: Vec<FeedbackView>,
+    /// The memories that its prompt shows.
+    pub memories: Vec<String>,
     /// What the client attached, for itself.
     pub metadata: BTreeMap<String, String>,
     /// The distributed trace it belongs to, in 32 hexadecimal digits.
@@ -228,6 +231,7 @@ impl TurnReply {
                 judged_ms: verdict.judged_ms,
             }),
             feedback: view.feedback.into_iter().map(FeedbackView::of).collect(),
+            memories: ids_of(&turn.admission.memory.shown),
             metadata: turn.admission.metadata,
             trace_id,
         }

@@ -179,6 +179,7 @@ async fn nobody_waits_for_a_wish_that_a_stop_leaves_for_later() {
         (ours.personal.clone(), ours.versions.clone()),
         (ours.blobs.clone(), None),
         (ours.policies.clone(), ours.index.clone()),
+        ours.memories.clone(),
         1,
     ));
     // Nobody else hears of this one.

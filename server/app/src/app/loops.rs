@@ -170,6 +170,30 @@ pub(super) fn collect(
     Some(outbox)
 }
 
+/// Memory: notifications from the gateway in, what answers are shown out.
+pub(super) fn memory_loop(
+    resources: &Resources,
+    loops: &mut JoinSet<()>,
+) -> Option<Outbox<Notification>> {
+    if !resources.config.runs(Loop::Memory) {
+        return None;
+    }
+    let (outbox, inbox) = queue(1, Overflow::DropOldest);
+    let ctx = hone_memory::Ctx {
+        ledger: resources.memories.clone(),
+        shared: resources.remembered.clone(),
+        ids: resources.ids.clone(),
+        clock: resources.clock.clone(),
+        config: resources.config.memory.clone(),
+        registry: resources.registry.clone(),
+    };
+    let (which, stop) = (Loop::Memory, resources.stops[1].signal());
+    begin(which, resources, stop, loops, move |stop| {
+        hone_memory::run(ctx.clone(), inbox.clone(), stop)
+    });
+    Some(outbox)
+}
+
 /// Waits until sessions of before the start are known, so that who returns goes on where they were.
 /// A ledger that cannot be read keeps nobody from being answered.
 pub(super) async fn remember(resources: &Resources) {
@@ -194,6 +218,7 @@ pub(super) fn eraser(
         (resources.personal.clone(), resources.versions.clone()),
         (resources.blobs.clone(), backend),
         (resources.policies.clone(), resources.index.clone()),
+        resources.remembered.clone(),
         resources.config.learning.forget_piece_turns,
     ));
     let (name, run) = (("eraser", resources.registry.clone()), eraser.clone());

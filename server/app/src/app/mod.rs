@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use hone_collect::Input;
 use hone_ledger::Ledger;
-use hone_runtime::{LatestReader, Outbox, Overflow, ShutdownTrigger, queue};
+use hone_runtime::{LatestReader, Notification, Outbox, Overflow, ShutdownTrigger, queue};
 use hone_serve::{Backend, Engine};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -36,7 +36,7 @@ use hone_api::{Http, Life, ModelNames, router};
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
-use hone_inference::{FairSemaphore, InferenceCounters, InferenceService, Live};
+use hone_inference::{FairSemaphore, InferenceCounters, InferenceService, Live, MemoryParts};
 use hone_monitor::telemetry::Telemetry;
 use hone_monitor::traffic::Traffic;
 use hone_monitor::watch::Watch;
@@ -124,8 +124,9 @@ impl App {
         let eraser = loops::eraser(&resources, backend.clone(), &mut tasks);
         loops::in_place(&resources, &mut tasks);
         loops::scrubbing(&resources, scrub, backend.clone(), &mut tasks);
+        let heard = loops::memory_loop(&resources, &mut tasks);
         let inference = backend.map(|backend| {
-            let parts = (backend, &served, collect.clone());
+            let parts = (backend, &served, collect.clone(), heard);
             Arc::new(inference_of(&resources, parts, &abort))
         });
         let importer = loops::importer(&resources, &served);
@@ -203,9 +204,17 @@ fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     })
 }
 
+/// What inference is given besides what all share.
+type Serving<'a> = (
+    Arc<dyn Backend>,
+    &'a Served,
+    Option<Outbox<Input>>,
+    Option<Outbox<Notification>>,
+);
+
 fn inference_of(
     resources: &Resources,
-    (backend, served, collect): (Arc<dyn Backend>, &Served, Option<Outbox<Input>>),
+    (backend, served, collect, heard): Serving<'_>,
     abort: &ShutdownTrigger,
 ) -> InferenceService {
     let config = &resources.config;
@@ -216,6 +225,11 @@ fn inference_of(
         index: resources.index.clone(),
         collect,
         rules: resources.rules.clone(),
+        memory: MemoryParts {
+            shared: resources.remembered.clone(),
+            config: config.memory.clone(),
+            notify: heard,
+        },
         policies: resources.policies.reader(),
         late: resources.late.clone(),
         troubles: resources.troubles.clone(),
@@ -247,6 +261,8 @@ fn http_of(
         collect,
         ledger: resources.ledger.clone(),
         personal: resources.personal.clone(),
+        memories: resources.memories.clone(),
+        remembered: resources.remembered.clone(),
         eraser,
         importer: Arc::new(importer),
         paired: Arc::default(),

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex};
 use hone_domain::{Blobs, Consents, Loop, Policies, SessionIndex};
-use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, People, Personal, Versions};
+use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, Memories, People, Personal, Versions};
 use hone_ledger_sql::SqliteLedger;
+use hone_memory::SharedMemories;
 use hone_runtime::{Clock, Ids, Latest, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds};
 
 use crate::config::Config;
@@ -29,6 +30,10 @@ pub(super) struct Resources {
     pub(super) audit: Arc<dyn People>,
     /// The same ledger, as people see it.
     pub(super) personal: Arc<dyn Personal>,
+    /// The same ledger, as memory sees it.
+    pub(super) memories: Arc<dyn Memories>,
+    /// What answers are shown of it.
+    pub(super) remembered: Arc<SharedMemories>,
     /// The same ledger, as retries see it.
     pub(super) answers: Arc<dyn Answers>,
     pub(super) rules: Arc<Rules>,
@@ -107,6 +112,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let consents = Consents::from_stored(decided);
     let rules = Rules::new(config.learning.clone(), lessons, consents);
     let ledger = Arc::new(ledger);
+    let remembered = SharedMemories::load(ledger.clone()).await;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let store: Arc<dyn People> = ledger.clone();
     let outbound = Arc::new(Outbound::new(&config.outbound)?);
@@ -129,6 +135,8 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         late: Arc::new(late),
         versions: ledger.clone(),
         answers: ledger.clone(),
+        memories: ledger.clone(),
+        remembered: Arc::new(remembered.map_err(|e| e.to_string())?),
         personal: ledger,
         rules: Arc::new(rules),
         blobs: Arc::new(blobs.map_err(|e| e.to_string())?),

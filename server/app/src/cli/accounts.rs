@@ -405,6 +405,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
                 limits: limits.rates(),
                 despite_store_false,
                 raw_logprobs: None,
+                memory: None,
                 expires_ms: days.map(|days| now_ms + i64::from(days) * DAY_MS),
             };
             let (_, key) = change(&place, async |changes| changes.add_key(new).await)?;

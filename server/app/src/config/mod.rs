@@ -70,6 +70,8 @@ pub struct Config {
     pub judge: hone_judge::Config,
     /// The trainer.
     pub train: hone_train::Config,
+    /// What people say once.
+    pub memory: hone_memory::Config,
     /// Traces and numbers for a collector.
     pub telemetry: TelemetryConfig,
     /// Logs.
@@ -221,6 +223,7 @@ impl Config {
         self.serve.validate()?;
         self.collect.validate()?;
         self.judge.validate()?;
+        self.memory.validate()?;
         self.train.validate()
     }
 

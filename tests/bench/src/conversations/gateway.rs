@@ -207,6 +207,7 @@ impl Gateway {
             messages,
             completion: answer.into_iter().next().expect("an answer"),
             parent: binding.parent,
+            memories: Vec::new(),
             kind,
             delivered: !sent.cut,
             continued: false,

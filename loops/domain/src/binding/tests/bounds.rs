@@ -17,6 +17,7 @@ fn the_index_stays_within_its_bounds() {
             messages: messages(&["u:hi"]),
             completion: Message::text(Role::Assistant, format!("answer {i}")),
             parent: None,
+            memories: Vec::new(),
             kind: TurnKind::Main,
             delivered: true,
             continued: false,

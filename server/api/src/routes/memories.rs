@@ -1,0 +1,207 @@
+//! What people said once, kept for later conversations: their own list of it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
+use hone_domain::{Learning, MemoryId, MemoryKind, MemoryOrigin, MemoryRefusal, Scope};
+use hone_ledger::{Added, LedgerError, NewMemory, Window};
+
+use super::Reply;
+use super::auth::{Made, strict};
+use super::learning::whole_scope;
+use crate::Http;
+use crate::error::{ApiError, ErrorBody};
+use crate::lists;
+use crate::request_context::RequestContext;
+use hone_api_types::List;
+use hone_api_types::learning::UserQuery;
+use hone_api_types::memories::{
+    MemoriesForgotten, MemoryPage, MemoryPatch, MemoryReply, MemoryRequest, words,
+};
+
+fn id_of(text: &str) -> Result<MemoryId, ApiError> {
+    MemoryId::parse(text).ok_or_else(|| unknown(text))
+}
+
+fn unknown(id: &str) -> ApiError {
+    let shown: String = id.chars().take(100).collect();
+    ApiError::NotFound(format!("no memory {shown} of yours is known"))
+}
+
+fn conflict(message: String) -> ApiError {
+    ApiError::Conflict {
+        code: "memory_conflict",
+        message,
+    }
+}
+
+/// The caller's memories, newest first; those that newer ones replaced are among them.
+#[utoipa::path(
+    get,
+    path = "/v1/memories",
+    params(MemoryPage),
+    responses(
+        (status = 200, body = List<MemoryReply>),
+    )
+)]
+pub async fn list_memories(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    query: Result<Query<MemoryPage>, QueryRejection>,
+) -> Reply<List<MemoryReply>> {
+    let query = lists::query(query)?;
+    let scope = whole_scope(&http, &context, query.user.as_deref())?;
+    let before = lists::before(query.before.as_deref())?;
+    let page = Window {
+        limit: lists::limit(query.limit)?,
+        before: before.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
+    };
+    let rows = http.memories.memories(&scope, page).await?;
+    let is_full = rows.len() == page.limit;
+    let last = rows.last().filter(|_| is_full).map(|row| row.number);
+    let data = rows.into_iter().map(|row| row.memory.into()).collect();
+    Ok(Json(List::page(
+        data,
+        last.map(|number| number.to_string()),
+    )))
+}
+
+/// Adds a memory; one that says the same is given back as it is.
+#[utoipa::path(
+    post,
+    path = "/v1/memories",
+    request_body = MemoryRequest,
+    responses(
+        (status = 200, description = "A memory says the same already", body = MemoryReply),
+        (status = 201, description = "It is on disk", body = MemoryReply),
+        (status = 403, description = "The consent is `off`, or several people share this policy", body = ErrorBody),
+        (status = 409, description = "There are 1000 of them already", body = ErrorBody),
+    )
+)]
+pub async fn add_memory(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    request: Request,
+) -> Made<MemoryReply> {
+    let body: MemoryRequest = strict(&http, request).await?;
+    let scope = whole_scope(&http, &context, body.user.as_deref())?;
+    let new = NewMemory {
+        id: MemoryId(http.ids.next()),
+        kind: body.kind.unwrap_or(MemoryKind::Fact),
+        text: words(&body.text)?,
+        topic: None,
+        turn: None,
+        origin: MemoryOrigin::Said,
+    };
+    may_keep(&http, &context, &scope)?;
+    let added = http.memories.add_memory(&scope, &new, http.clock.now_ms());
+    let (status, memory) = match added.await? {
+        Added::New(memory) => (StatusCode::CREATED, memory),
+        Added::Same(memory) => (StatusCode::OK, memory),
+        Added::Full => return Err(conflict(MemoryRefusal::Full.to_string())),
+    };
+    http.remembered.refresh(&scope).await;
+    Ok((status, Json(memory.into())))
+}
+
+/// Whether anything may be kept of a scope, and whether it is one person's.
+fn may_keep(http: &Http, context: &RequestContext, scope: &Scope) -> Result<(), ApiError> {
+    let owner = &context.caller.owner;
+    if http.rules.scope(owner, None).1.is_some() {
+        return Err(ApiError::Forbidden {
+            code: "shared_policy",
+            message: "several people share this policy, so it has no memories".to_owned(),
+        });
+    }
+    match http.rules.consent(owner, scope).0.learning {
+        Learning::Off => Err(ApiError::Forbidden {
+            code: "learning_off",
+            message: "nothing is kept of you, as you decided (PUT /v1/consent)".to_owned(),
+        }),
+        Learning::Serve | Learning::Full => Ok(()),
+    }
+}
+
+/// Changes a memory: its words, its kind, whether it is set aside. Holds from the next request on.
+#[utoipa::path(
+    patch,
+    path = "/v1/memories/{id}",
+    params(("id" = String, Path, description = "The memory")),
+    request_body = MemoryPatch,
+    responses(
+        (status = 200, body = MemoryReply),
+        (status = 404, description = "No such memory of yours", body = ErrorBody),
+        (status = 409, description = "Another memory says the same", body = ErrorBody),
+    )
+)]
+pub async fn change_memory(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+    request: Request,
+) -> Reply<MemoryReply> {
+    let body: MemoryPatch = strict(&http, request).await?;
+    let scope = whole_scope(&http, &context, body.user.as_deref())?;
+    let change = body.change()?;
+    let changed = http.memories.change_memory(&scope, id_of(&id)?, &change);
+    let changed = match changed.await {
+        Err(LedgerError::Conflict(why)) => return Err(conflict(why)),
+        changed => changed?.ok_or_else(|| unknown(&id))?,
+    };
+    http.remembered.refresh(&scope).await;
+    Ok(Json(changed.into()))
+}
+
+/// Forgets a memory. The next request is not shown it, also in conversations that were.
+#[utoipa::path(
+    delete,
+    path = "/v1/memories/{id}",
+    params(("id" = String, Path, description = "The memory"), UserQuery),
+    responses(
+        (status = 200, body = MemoriesForgotten),
+        (status = 404, description = "No such memory of yours", body = ErrorBody),
+    )
+)]
+pub async fn forget_memory(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+    query: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<MemoriesForgotten> {
+    let query = lists::query(query)?;
+    let scope = whole_scope(&http, &context, query.user.as_deref())?;
+    match forget(&http, &scope, Some(id_of(&id)?)).await? {
+        0 => Err(unknown(&id)),
+        forgotten => Ok(Json(MemoriesForgotten::new(forgotten))),
+    }
+}
+
+/// Forgets every memory of the caller.
+#[utoipa::path(
+    delete,
+    path = "/v1/memories",
+    params(UserQuery),
+    responses(
+        (status = 200, body = MemoriesForgotten),
+    )
+)]
+pub async fn forget_memories(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    query: Result<Query<UserQuery>, QueryRejection>,
+) -> Reply<MemoriesForgotten> {
+    let query = lists::query(query)?;
+    let scope = whole_scope(&http, &context, query.user.as_deref())?;
+    let forgotten = forget(&http, &scope, None).await?;
+    Ok(Json(MemoriesForgotten::new(forgotten)))
+}
+
+async fn forget(http: &Http, scope: &Scope, id: Option<MemoryId>) -> Result<u64, ApiError> {
+    let forgotten = http.memories.forget_memories(scope, id).await;
+    // Also after a failure: what the ledger no longer has is not shown.
+    http.remembered.refresh(scope).await;
+    Ok(forgotten?)
+}
