@@ -8,6 +8,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{Learning, MemoryId, MemoryKind, MemoryOrigin, MemoryRefusal, Scope};
 use hone_ledger::{Added, LedgerError, NewMemory, Window};
+use serde_json::json;
 
 use super::Reply;
 use super::auth::{Made, strict};
@@ -97,6 +98,7 @@ pub async fn add_memory(
         origin: MemoryOrigin::Said,
     };
     may_keep(&http, &context, &scope)?;
+    noted(&http, &context, "memory.add", &scope, Some(new.id)).await?;
     let added = http.memories.add_memory(&scope, &new, http.clock.now_ms());
     let (status, memory) = match added.await? {
         Added::New(memory) => (StatusCode::CREATED, memory),
@@ -146,7 +148,9 @@ pub async fn change_memory(
     let body: MemoryPatch = strict(&http, request).await?;
     let scope = whole_scope(&http, &context, body.user.as_deref())?;
     let change = body.change()?;
-    let changed = http.memories.change_memory(&scope, id_of(&id)?, &change);
+    let memory = id_of(&id)?;
+    noted(&http, &context, "memory.change", &scope, Some(memory)).await?;
+    let changed = http.memories.change_memory(&scope, memory, &change);
     let changed = match changed.await {
         Err(LedgerError::Conflict(why)) => return Err(conflict(why)),
         changed => changed?.ok_or_else(|| unknown(&id))?,
@@ -173,7 +177,9 @@ pub async fn forget_memory(
 ) -> Reply<MemoriesForgotten> {
     let query = lists::query(query)?;
     let scope = whole_scope(&http, &context, query.user.as_deref())?;
-    match forget(&http, &scope, Some(id_of(&id)?)).await? {
+    let memory = id_of(&id)?;
+    noted(&http, &context, "memory.forget", &scope, Some(memory)).await?;
+    match forget(&http, &scope, Some(memory)).await? {
         0 => Err(unknown(&id)),
         forgotten => Ok(Json(MemoriesForgotten::new(forgotten))),
     }
@@ -195,8 +201,23 @@ pub async fn forget_memories(
 ) -> Reply<MemoriesForgotten> {
     let query = lists::query(query)?;
     let scope = whole_scope(&http, &context, query.user.as_deref())?;
+    noted(&http, &context, "memory.forget", &scope, None).await?;
     let forgotten = forget(&http, &scope, None).await?;
     Ok(Json(MemoriesForgotten::new(forgotten)))
+}
+
+/// Writes an act into the audit log, before it is done; without the words.
+async fn noted(
+    http: &Http,
+    context: &RequestContext,
+    act: &'static str,
+    scope: &Scope,
+    id: Option<MemoryId>,
+) -> Result<(), ApiError> {
+    let object = id.map_or_else(|| "all".to_owned(), MemoryId::prefixed);
+    let detail = json!({"scope": scope.as_str()});
+    let recorded = http.audit.record(&context.caller, act, &object, detail);
+    Ok(recorded.await?)
 }
 
 async fn forget(http: &Http, scope: &Scope, id: Option<MemoryId>) -> Result<u64, ApiError> {

@@ -129,6 +129,10 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
         Some("team.leave"),
     ),
     ("PUT", "/v1/consent", Some("consent.decide")),
+    ("POST", "/v1/memories", Some("memory.add")),
+    ("PATCH", "/v1/memories/{id}", Some("memory.change")),
+    ("DELETE", "/v1/memories/{id}", Some("memory.forget")),
+    ("DELETE", "/v1/memories", Some("memory.forget")),
     ("POST", "/v1/forget", Some("forget")),
     ("DELETE", "/v1/responses/{id}", Some("forget")),
     // Nothing here is made in the background, so there is nothing to cancel.
@@ -315,11 +319,25 @@ impl Walk {
             .await;
     }
 
+    async fn memories(&mut self, by: &[(&str, &str)]) {
+        let (all, one) = ("/v1/memories", "/v1/memories/{id}");
+        let words = json!({"text": "I am vegetarian."});
+        let made = self.step(("POST", all, all), by, words).await.json();
+        assert_eq!(made["text"], "I am vegetarian.");
+        let path = format!("{all}/{}", made["id"].as_str().unwrap());
+        let paused = json!({"paused": true});
+        let changed = self.step(("PATCH", one, &path), by, paused).await;
+        assert_eq!(changed.json()["paused"], true);
+        self.step(("DELETE", one, &path), by, Value::Null).await;
+        self.step(("DELETE", all, all), by, Value::Null).await;
+    }
+
     async fn rest(&mut self) {
         let by = [("authorization", OWNER_KEY)];
         let learning = json!({"learning": "full"});
         self.step(("PUT", "/v1/consent", "/v1/consent"), &by, learning)
             .await;
+        self.memories(&by).await;
         let ledger = self.stage.http.ledger.clone();
         let mut turn = World::new(ledger.clone()).turn();
         "owner".clone_into(&mut turn.owner);

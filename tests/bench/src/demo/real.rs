@@ -108,16 +108,10 @@ pub(super) async fn run(url: &str, is_json: bool, is_busy: bool) -> Result<()> {
         held_out(&client, "twin").await?,
     ];
     say(told("after", &after));
-    for (question, (old, new)) in HELD_OUT
-        .iter()
-        .zip(before[0].iter().zip(&after[0]))
-        .take(SHOWN)
-    {
-        say(format!(
-            "\n{question}\n  before: {}\n  after:  {}",
-            line(old),
-            line(new)
-        ));
+    let pairs = before[0].iter().zip(&after[0]);
+    for (question, (old, new)) in HELD_OUT.iter().zip(pairs).take(SHOWN) {
+        let (old, new) = (line(old), line(new));
+        say(format!("\n{question}\n  before: {old}\n  after:  {new}"));
     }
     let [person, twin] = [0, 1].map(|who| [words(&before[who]), words(&after[who])]);
     let summary = Summary {
