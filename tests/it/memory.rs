@@ -71,7 +71,7 @@ async fn what_is_said_once_holds_in_the_next_conversation() {
     // The next conversation is shown it, and says so.
     let question = user("Hello!");
     let next = say(&app, "next", std::slice::from_ref(&question)).await;
-    assert_eq!(shown(&next), [id.clone()]);
+    assert_eq!(shown(&next), std::slice::from_ref(&id));
     assert!(prompt_tokens(&next) > prompt_tokens(&plain) + 10, "{next}");
     let path = format!("/v1/turns/{}", next["hone"]["turn_id"].as_str().unwrap());
     let turn = app.get(&path).await.unwrap();
@@ -98,7 +98,7 @@ async fn what_is_said_once_holds_in_the_next_conversation() {
     let answer = next["choices"][0]["message"].clone();
     let talk = [question, answer, user("And now?")];
     let second = say(&app, "next", &talk).await;
-    assert_eq!(shown(&second), [id.clone()]);
+    assert_eq!(shown(&second), std::slice::from_ref(&id));
     let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert!(cached >= Some(prompt_tokens(&next)), "{second}");
     app.stop().await.unwrap();
@@ -110,7 +110,7 @@ async fn what_is_said_once_holds_in_the_next_conversation() {
     longer.push(user("Thank you."));
     let third = say(&app, "next", &longer).await;
     assert_eq!(third["hone"]["session_id"], second["hone"]["session_id"]);
-    assert_eq!(shown(&third), [id.clone()]);
+    assert_eq!(shown(&third), std::slice::from_ref(&id));
     let fresh = say(&app, "fresh", &[user("Hello!")]).await;
     assert_eq!(shown(&fresh).len(), 2, "{fresh}");
 

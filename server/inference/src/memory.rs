@@ -47,7 +47,7 @@ impl Shown {
 
 impl InferenceService {
     /// What a bound request is shown.
-    pub(super) fn shown(&self, request: &Request, binding: &Binding) -> Shown {
+    fn shown(&self, request: &Request, binding: &Binding) -> Shown {
         let mode = self.memory_mode(request);
         if mode == MemoryMode::Off {
             return Shown::default();
@@ -66,6 +66,24 @@ impl InferenceService {
                 shown: chosen.iter().map(|memory| memory.id).collect(),
             },
             block: memory_block(chosen.iter().map(|memory| &*memory.text)),
+        }
+    }
+
+    /// What a request is shown of memory, and its prompt's text with that. A template that does not take it
+    /// leaves the prompt as it was.
+    pub(super) fn text_shown(
+        &self,
+        request: &Request,
+        binding: &Binding,
+        text: Option<String>,
+    ) -> (Shown, Option<String>) {
+        let shown = self.shown(request, binding);
+        let Some(block) = &shown.block else {
+            return (shown, text);
+        };
+        match self.text_of(request, &[], Some(block)) {
+            Ok(with) => (shown, with),
+            Err(_) => (shown.without(), text),
         }
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
 use super::memory::{Shown, with_block};
-use super::render::{split_calls, template_messages};
+use super::render::for_template;
 use super::shape::{Calls, Shape};
 use super::takes::whole_functions;
 use super::{InferenceService, LanguageError, OpenError, Takes};
@@ -319,7 +319,7 @@ impl InferenceService {
     }
 
     /// The prompt's text; none where the request gave tokens.
-    fn text_of(
+    pub(super) fn text_of(
         &self,
         request: &Request,
         recorded: &[(usize, Arc<str>)],
@@ -339,24 +339,6 @@ impl InferenceService {
             (PromptSource::Text(text), _) => Some(text.clone()),
             (PromptSource::Tokens(_), _) => None,
         })
-    }
-
-    /// What a request is shown of memory, and its prompt's text with that. A template that does not take it
-    /// leaves the prompt as it was.
-    fn text_shown(
-        &self,
-        request: &Request,
-        binding: &Binding,
-        text: Option<String>,
-    ) -> (Shown, Option<String>) {
-        let shown = self.shown(request, binding);
-        let Some(block) = &shown.block else {
-            return (shown, text);
-        };
-        match self.text_of(request, &[], Some(block)) {
-            Ok(with) => (shown, with),
-            Err(_) => (shown.without(), text),
-        }
     }
 
     /// A conversation through the model's template. Where the template refuses what it usually takes, the
@@ -631,15 +613,4 @@ impl InferenceService {
             self.counters.notes_dropped.add(1);
         }
     }
-}
-
-/// Messages as a template takes them.
-fn for_template(takes: Takes, messages: &[Message], recorded: &[(usize, Arc<str>)]) -> Vec<Value> {
-    let (messages, recorded) = takes.rewritten(messages, recorded);
-    let many = |message: &Message| message.tool_calls.len() > 1;
-    if takes.many_calls || !messages.iter().any(many) {
-        return template_messages(&messages, &recorded);
-    }
-    let (messages, recorded) = split_calls(&messages, &recorded);
-    template_messages(&messages, &recorded)
 }
