@@ -610,6 +610,25 @@ async fn listen(inbox: Inbox<Input>, recorder: Recorder, told: Arc<Mutex<Told>>)
     }
 }
 
+async fn remembered_of(ledger: &Arc<SqliteLedger>) -> Arc<SharedMemories> {
+    Arc::new(SharedMemories::load(ledger.clone()).await.unwrap())
+}
+
+fn linked(
+    (remembered, collect, rules): (Arc<SharedMemories>, Option<Outbox<Input>>, Arc<Rules>),
+    policies: &Latest<Policies>,
+    late: Arc<LateTurns>,
+) -> Links<'_> {
+    (remembered, collect, rules, policies, late)
+}
+
+fn job_of(
+    under_way: &Latest<Option<TrainingJob>>,
+) -> Arc<dyn Fn() -> Option<TrainingJob> + Send + Sync> {
+    let under_way = under_way.reader();
+    Arc::new(move || under_way.get())
+}
+
 impl Stage {
     pub(crate) async fn new(recorder: Recorder) -> Self {
         Self::speaking(recorder, Arc::new(ByteLanguage)).await
@@ -644,15 +663,9 @@ impl Stage {
         let config = http_config();
         let (clock, ids, abort) = times_of();
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
-        let late = late_in(folder.path());
-        let remembered = Arc::new(SharedMemories::load(ledger.clone()).await.unwrap());
-        let links = (
-            remembered.clone(),
-            collect.clone(),
-            rules.clone(),
-            &policies,
-            late,
-        );
+        let remembered = remembered_of(&ledger).await;
+        let shared = (remembered.clone(), collect.clone(), rules.clone());
+        let links = linked(shared, &policies, late_in(folder.path()));
         let rate_limiter = Arc::new(RateLimiter::new(limits, clock.clone()));
         let times = (clock.clone(), ids.clone(), abort.signal());
         let how = (&config, rate_limiter.clone(), times);
@@ -680,10 +693,7 @@ impl Stage {
             versions: ledger.clone(),
             ledger,
             policies,
-            under_way: {
-                let under_way = under_way.reader();
-                Arc::new(move || under_way.get())
-            },
+            under_way: job_of(&under_way),
             acts: Arc::new(Acts::new(config.connections_max)),
             body_budget: BodyBudget::new(&config),
             replays: Arc::new(replays),
