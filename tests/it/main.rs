@@ -27,6 +27,7 @@ mod import;
 mod loops;
 mod no_space;
 mod phrases;
+mod postgres;
 mod program;
 mod remote;
 mod ring;

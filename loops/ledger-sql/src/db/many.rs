@@ -6,7 +6,6 @@ use sqlx::AssertSqlSafe;
 use super::query::Query;
 use super::value::{Bind, Value};
 use super::{Connection, Fault, Row};
-use crate::sqlite::{BEGIN, COMMIT};
 
 /// Most rows of one call. Each number of rows is prepared once and kept, so there are not too many.
 const ROWS_MAX: usize = 16;
@@ -22,54 +21,65 @@ impl Values {
     }
 }
 
-/// Several statements as one text. Parameters are numbered through: the first one of a later statement follows the
-/// last one of the statement before.
+/// Statements with their values, in their order.
 #[derive(Default)]
-struct Text {
-    text: String,
-    values: Vec<Value>,
-}
+struct Statements(Vec<(&'static str, Values)>);
 
-impl Text {
-    fn push(&mut self, statement: &str, values: Values) {
-        let before = self.values.len();
-        let mut parts = statement.split('$');
-        self.text.push_str(parts.next().unwrap_or_default());
-        for part in parts {
-            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-            let (number, rest) = part.split_at(digits);
-            let number = number.parse::<usize>().unwrap_or_default();
-            self.text.push('$');
-            self.text.push_str(&(before + number).to_string());
-            self.text.push_str(rest);
-        }
-        self.text.push(';');
-        self.values.extend(values.0);
+impl Statements {
+    fn push(&mut self, statement: &'static str, values: Values) {
+        self.0.push((statement, values));
     }
 
+    /// Runs them in one call where the database takes several in one, else one after the other.
     async fn run(self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
-        match self.text.is_empty() {
-            true => Ok(Vec::new()),
-            // Values are bound and never written into the text, which is the program's own.
-            false => {
-                let query = Query::with(AssertSqlSafe(self.text), self.values);
-                Ok(query.fetch_all(connection).await?)
+        let mut rows = Vec::new();
+        if !connection.takes_several() {
+            for (statement, values) in self.0 {
+                let query = Query::with(statement, values.0);
+                rows.extend(query.fetch_all(connection).await?);
             }
+        } else if !self.0.is_empty() {
+            rows = self.together().fetch_all(connection).await?;
         }
+        Ok(rows)
+    }
+
+    /// One text of all. Parameters are numbered through: the first one of a later statement follows the last one of the
+    /// statement before. Values are bound and never written into the text, which is the program's own.
+    fn together(self) -> Query {
+        let (mut text, mut all) = (String::new(), Vec::new());
+        for (statement, values) in self.0 {
+            let mut parts = statement.split('$');
+            text.push_str(parts.next().unwrap_or_default());
+            for part in parts {
+                let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+                let (number, rest) = part.split_at(digits);
+                let number = number.parse::<usize>().unwrap_or_default();
+                text.push('$');
+                text.push_str(&(all.len() + number).to_string());
+                text.push_str(rest);
+            }
+            text.push(';');
+            all.extend(values.0);
+        }
+        Query::with(AssertSqlSafe(text), all)
     }
 }
 
-/// Begins a transaction and runs statements in it, all in one call. Returns their rows, in the same order.
+/// Runs statements, in the call that begins the transaction where the database takes both in one. Returns their rows,
+/// in the same order.
 pub(crate) async fn open(
     connection: &mut Connection<'_>,
     statements: impl IntoIterator<Item = (&'static str, Values)>,
 ) -> Result<Vec<Row>, Fault> {
-    let mut text = Text::default();
-    text.push(BEGIN, Values::default());
-    for (statement, values) in statements {
-        text.push(statement, values);
+    let mut all = Statements::default();
+    if let Some(statement) = connection.opening() {
+        all.push(statement, Values::default());
     }
-    text.run(connection).await
+    for (statement, values) in statements {
+        all.push(statement, values);
+    }
+    all.run(connection).await
 }
 
 /// Runs `sql` for every row, in order; `bind` adds the row's values. Returns what the statements
@@ -82,11 +92,11 @@ pub(crate) async fn each<T>(
 ) -> Result<Vec<Row>, Fault> {
     let mut returned = Vec::new();
     for chunk in rows.chunks(ROWS_MAX) {
-        let mut text = Text::default();
+        let mut all = Statements::default();
         for row in chunk {
-            text.push(sql, bind(Values::default(), row));
+            all.push(sql, bind(Values::default(), row));
         }
-        returned.extend(text.run(connection).await?);
+        returned.extend(all.run(connection).await?);
     }
     Ok(returned)
 }
@@ -96,14 +106,14 @@ pub(crate) async fn each<T>(
 /// every mixture of lengths would have to be prepared anew.
 pub(crate) struct Script {
     is_small: bool,
-    text: Text,
+    statements: Statements,
 }
 
 impl Script {
     pub(crate) fn new(is_small: bool) -> Self {
         Self {
             is_small,
-            text: Text::default(),
+            statements: Statements::default(),
         }
     }
 
@@ -120,25 +130,28 @@ impl Script {
                 self.run(connection).await?;
             }
             for row in chunk {
-                self.text.push(sql, bind(Values::default(), row));
+                self.statements.push(sql, bind(Values::default(), row));
             }
         }
         Ok(())
     }
 
-    /// Runs what has not run yet and makes everything durable; `changes` is the parameter of [`COMMIT`],
-    /// whose rows this returns.
+    /// Runs what has not run yet, and makes everything durable where the database takes that in the same call; `changes`
+    /// is the parameter of those words, whose rows this returns.
     pub(crate) async fn commit(
         mut self,
         connection: &mut Connection<'_>,
         changes: i64,
     ) -> Result<Vec<Row>, Fault> {
-        self.text.push(COMMIT, Values::default().bind(changes));
+        if let Some(statement) = connection.closing() {
+            self.statements
+                .push(statement, Values::default().bind(changes));
+        }
         self.run(connection).await
     }
 
     async fn run(&mut self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
-        std::mem::take(&mut self.text).run(connection).await
+        std::mem::take(&mut self.statements).run(connection).await
     }
 }
 

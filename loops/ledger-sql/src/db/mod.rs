@@ -3,6 +3,7 @@
 
 mod builder;
 mod connection;
+mod dialect;
 pub(crate) mod fault;
 pub(crate) mod many;
 mod query;

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use hone_domain::{
-    Feedback, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId, Turn, TurnId,
-    TurnKind,
+    Feedback, Millis, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId, Turn,
+    TurnId, TurnKind,
 };
 
 use super::chains::{self, Link as _};
@@ -387,6 +387,7 @@ pub(crate) async fn settle_turns(
 pub(crate) async fn record_feedback(
     connection: &mut Connection<'_>,
     feedback: &Feedback,
+    lease_now_ms: Millis,
 ) -> Result<FeedbackOutcome, Fault> {
     let turn: Option<(i64, String, bool)> =
         db::query_as("select number, owner, trained_version is not null from turns where id = $1")
@@ -413,7 +414,7 @@ pub(crate) async fn record_feedback(
         return Ok(FeedbackOutcome::AlreadyLearned);
     }
     if stored {
-        send_back(connection, turn, feedback.received_ms).await?;
+        send_back(connection, turn, lease_now_ms).await?;
     }
     Ok(if replaced {
         FeedbackOutcome::Replaced

@@ -20,7 +20,7 @@ use super::writer::Writer;
 use super::{mark, place, whole};
 use crate::db;
 use crate::queries::{leases, wishes};
-use hone_ledger::LedgerError;
+use hone_ledger::{Consumer, LedgerError};
 
 /// "HONE" in ASCII, as the first migration sets it.
 const APPLICATION_ID: i32 = 0x484f_4e45;
@@ -174,7 +174,7 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
 async fn begin_anew(writer: &Arc<Writer>, file: &Path) -> Result<i64, Fault> {
     let mut writing = writer.begin().await?;
     let newest = wishes::newest(&mut db::Connection::Sqlite(&mut writing)).await?;
-    let freed = match leases::free_all(&mut db::Connection::Sqlite(&mut writing)).await {
+    let freed = match free_leases(&mut db::Connection::Sqlite(&mut writing)).await {
         Ok(()) => writing.commit().await.map_err(Fault::Sql),
         Err(fault) => {
             // Whoever writes next undoes what this does not.
@@ -191,6 +191,13 @@ async fn begin_anew(writer: &Arc<Writer>, file: &Path) -> Result<i64, Fault> {
         freed => freed?,
     }
     Ok(newest)
+}
+
+async fn free_leases(connection: &mut db::Connection<'_>) -> Result<(), Fault> {
+    for consumer in [Consumer::Judge, Consumer::Train] {
+        leases::free_all(connection, consumer).await?;
+    }
+    Ok(())
 }
 
 /// Makes the folder, for this user only: it will hold what people said. One in which a restore was
@@ -238,7 +245,7 @@ fn check_writable(file: &Path) -> Result<(), LedgerError> {
     Ok(())
 }
 
-fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
+pub(crate) fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
     let shown = folder.display();
     LedgerError::Unusable(match folder.is_file() {
         true => format!("{shown} is a file, not a folder; choose another data folder"),

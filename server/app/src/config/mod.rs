@@ -245,6 +245,7 @@ impl Config {
         for key in &mut shown.http.keys {
             key.sha256 = "(hidden)".to_owned();
         }
+        shown.store.url = settings::without_password(&shown.store.url);
         toml::to_string_pretty(&shown).map_err(|error| ConfigError(error.to_string()))
     }
 }

@@ -78,7 +78,7 @@ fn plain(number: f64) -> f64 {
 }
 
 /// `scheme://user:password@host` without the password.
-fn without_password(text: &str) -> String {
+pub(super) fn without_password(text: &str) -> String {
     let hidden = || {
         let (scheme, rest) = text.split_once("://")?;
         let (before, host) = rest.split_once('@')?;
