@@ -186,9 +186,27 @@ async fn killed_at_any_moment_it_loses_nothing_it_acknowledged() {
     assert_eq!(doctor.code, Some(0), "{}", doctor.text());
     let backup = run(on(&url, &["backup", "copy", "--data", &text]));
     assert!(backup.sentence().contains("pg_dump"), "{backup:?}");
+    // Nobody moves it under a server; once that has ended, all of it goes into a file, which is served.
+    let home = data.with_extension("home").display().to_string();
+    let moving = ["ledger", "move", "--from", &url, "--to", &home];
+    let refused = run(program(&moving));
+    assert!(
+        refused.sentence().contains("already with the ledger"),
+        "{refused:?}"
+    );
     let stopped = server.stop();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert_eq!(broken_laws(&url).await, Vec::<String>::new());
+    let moved = run(program(&moving));
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    assert!(moved.out.contains("both ledgers are equal"), "{moved:?}");
+    let server = start("", Path::new(&home)).unwrap();
+    for turn in &told {
+        let found: Result<Value, _> = get(&http, &server.url, &format!("/v1/turns/{turn}")).await;
+        assert!(found.is_ok(), "{turn} was not moved");
+    }
+    let stopped = server.stop();
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod postgres;
 mod queries;
 mod sqlite;
 mod stored;
+mod transfer;
 
 #[cfg(test)]
 mod late_tests;
@@ -23,3 +24,4 @@ pub use postgres::{PostgresConfig, PostgresLedger, PostgresStore};
 pub use queries::SqlLedger;
 pub use sqlite::{SqliteConfig, SqliteLedger, SqliteStore, check_not_lost, make_private};
 pub use stored::{LedgerPlace, StoredLedger};
+pub use transfer::{MovedTable, move_ledger};

@@ -2,6 +2,7 @@
 //! SQLite's and are put into PostgreSQL's here. Functions that PostgreSQL lacks are made by its first migration.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
@@ -42,6 +43,39 @@ fn without_indexes(text: &str) -> String {
         out.push_str(&part[name.unwrap_or(part.len())..]);
     }
     out
+}
+
+/// An insert of one row as one of several; the parameters of a later row follow those of the row before.
+pub(super) fn repeated(insert: &str, rows: usize) -> String {
+    const VALUES: &str = "values (";
+    let begins = insert.find(VALUES).map(|at| at + VALUES.len());
+    let (head, rest) = insert.split_at(begins.unwrap_or(insert.len()));
+    let mut depth = 1;
+    let ends = rest.find(|c| {
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        depth == 0
+    });
+    let (row, tail) = rest.split_at(ends.unwrap_or(rest.len()));
+    let parameters = row.matches('$').count();
+    let mut text = head.to_owned();
+    for before in (0..rows).map(|place| place * parameters) {
+        if before > 0 {
+            text.push_str("), (");
+        }
+        let mut parts = row.split('$');
+        text.push_str(parts.next().unwrap_or_default());
+        for (place, part) in parts.enumerate() {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            // Each parameter occurs once, in its order.
+            let _never_fails = write!(text, "${}{}", before + place + 1, &part[digits..]);
+        }
+    }
+    text.push_str(tail);
+    text
 }
 
 /// Stands for U+0000 together with [`ZERO`], and for itself together with [`SELF`]: PostgreSQL's texts hold every
@@ -111,6 +145,18 @@ mod tests {
         ] {
             assert_eq!(translated(sqlite), postgres);
         }
+    }
+
+    #[test]
+    fn an_insert_of_one_row_is_one_of_several() {
+        assert_eq!(
+            repeated(
+                "insert into a (b, c) values ($1, (select d from e where f = $2)) on conflict do nothing",
+                3
+            ),
+            "insert into a (b, c) values ($1, (select d from e where f = $2)), ($3, (select d from e where f = $4)), \
+             ($5, (select d from e where f = $6)) on conflict do nothing"
+        );
     }
 
     proptest! {

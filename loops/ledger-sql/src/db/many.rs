@@ -1,16 +1,19 @@
 //! Many statements in one call: a call to the database's own thread costs more than most statements
 //! do.
 
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
 use sqlx::AssertSqlSafe;
 
 use super::query::Query;
 use super::value::{Bind, Value};
-use super::{Connection, Fault, Row};
+use super::{Connection, Fault, Row, dialect};
 
 /// Most rows of one call. Each number of rows is prepared once and kept, so there are not too many.
 const ROWS_MAX: usize = 16;
 
-/// Values for the parameters of one statement, in their order.
+/// Values for the parameters of one statement, in their order; each parameter occurs once.
 #[derive(Default)]
 pub(crate) struct Values(Vec<Value>);
 
@@ -21,49 +24,101 @@ impl Values {
     }
 }
 
-/// Statements with their values, in their order.
+/// A statement with its values.
+struct Statement {
+    text: &'static str,
+    values: Values,
+    /// It needs nothing of another row of the same text, so that one statement may store both.
+    is_apart: bool,
+}
+
+/// Statements in their order.
 #[derive(Default)]
-struct Statements(Vec<(&'static str, Values)>);
+struct Statements(Vec<Statement>);
 
 impl Statements {
-    fn push(&mut self, statement: &'static str, values: Values) {
-        self.0.push((statement, values));
+    fn push(&mut self, text: &'static str, values: Values) {
+        self.0.push(Statement {
+            text,
+            values,
+            is_apart: false,
+        });
     }
 
-    /// Runs them in one call where the database takes several in one, else one after the other.
+    fn push_apart(&mut self, text: &'static str, values: Values) {
+        self.0.push(Statement {
+            text,
+            values,
+            is_apart: true,
+        });
+    }
+
+    /// Runs them in one call where the database takes several in one, else one after the other, but for rows that one
+    /// statement may store.
     async fn run(self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
+        if self.0.is_empty() {
+            return Ok(Vec::new());
+        }
+        if connection.takes_several() {
+            return Ok(self.together().fetch_all(connection).await?);
+        }
         let mut rows = Vec::new();
-        if !connection.takes_several() {
-            for (statement, values) in self.0 {
-                let query = Query::with(statement, values.0);
-                rows.extend(query.fetch_all(connection).await?);
+        let mut all = self.0.into_iter().peekable();
+        while let Some(first) = all.next() {
+            let (mut values, mut count) = (first.values.0, 1);
+            let is_same = |next: &Statement| {
+                first.is_apart && next.is_apart && std::ptr::eq(next.text, first.text)
+            };
+            while let Some(next) = all.next_if(is_same) {
+                values.extend(next.values.0);
+                count += 1;
             }
-        } else if !self.0.is_empty() {
-            rows = self.together().fetch_all(connection).await?;
+            let query = match count {
+                1 => Query::with(first.text, values),
+                _ => Query::with(AssertSqlSafe(dialect::repeated(first.text, count)), values),
+            };
+            rows.extend(query.fetch_all(connection).await?);
         }
         Ok(rows)
     }
 
-    /// One text of all. Parameters are numbered through: the first one of a later statement follows the last one of the
-    /// statement before. Values are bound and never written into the text, which is the program's own.
+    /// One text of all, in which every parameter is the next one. Values are bound and never written into the text, which
+    /// is the program's own.
     fn together(self) -> Query {
-        let (mut text, mut all) = (String::new(), Vec::new());
-        for (statement, values) in self.0 {
-            let mut parts = statement.split('$');
-            text.push_str(parts.next().unwrap_or_default());
-            for part in parts {
-                let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-                let (number, rest) = part.split_at(digits);
-                let number = number.parse::<usize>().unwrap_or_default();
-                text.push('$');
-                text.push_str(&(all.len() + number).to_string());
-                text.push_str(rest);
-            }
+        let bytes = self.0.iter().map(|statement| statement.text.len() + 1);
+        let mut text = String::with_capacity(bytes.sum());
+        let mut all = Vec::new();
+        for statement in self.0 {
+            text.push_str(&unnumbered(statement.text));
             text.push(';');
-            all.extend(values.0);
+            all.extend(statement.values.0);
         }
         Query::with(AssertSqlSafe(text), all)
     }
+}
+
+/// Texts by the place and the length of the statement that they were made of.
+type Made = Mutex<HashMap<(usize, usize), Arc<str>>>;
+
+/// A statement with plain parameters, which follow those of the statement before it in one text. Each is used once, in
+/// the order of numbers. Made once for each statement of the program.
+fn unnumbered(statement: &'static str) -> Arc<str> {
+    static MADE: LazyLock<Made> = LazyLock::new(Mutex::default);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = (statement.as_ptr() as usize, statement.len());
+    let text = made.entry(place).or_insert_with(|| {
+        let mut parts = statement.split('$');
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for (place, part) in parts.enumerate() {
+            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, rest) = part.split_at(digits);
+            assert_eq!(number, (place + 1).to_string(), "in its order: {statement}");
+            text.push('?');
+            text.push_str(rest);
+        }
+        text.into()
+    });
+    text.clone()
 }
 
 /// Runs statements, in the call that begins the transaction where the database takes both in one. Returns their rows,
@@ -126,12 +181,36 @@ impl Script {
         bind: impl Fn(Values, &T) -> Values,
     ) -> Result<(), Fault> {
         for chunk in rows.chunks(ROWS_MAX) {
-            if !self.is_small {
-                self.run(connection).await?;
-            }
+            self.make_room(connection).await?;
             for row in chunk {
                 self.statements.push(sql, bind(Values::default(), row));
             }
+        }
+        Ok(())
+    }
+
+    /// The same for rows of an insert, none of which needs another one or has its key.
+    pub(crate) async fn apart<T>(
+        &mut self,
+        connection: &mut Connection<'_>,
+        sql: &'static str,
+        rows: &[T],
+        bind: impl Fn(Values, &T) -> Values,
+    ) -> Result<(), Fault> {
+        for chunk in rows.chunks(ROWS_MAX) {
+            self.make_room(connection).await?;
+            for row in chunk {
+                self.statements
+                    .push_apart(sql, bind(Values::default(), row));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what waits, in a large batch.
+    async fn make_room(&mut self, connection: &mut Connection<'_>) -> Result<(), Fault> {
+        if !self.is_small {
+            self.run(connection).await?;
         }
         Ok(())
     }
@@ -162,7 +241,7 @@ mod tests {
     use super::*;
 
     const INSERT: &str = "insert into numbers (value, before)
-         values ($1, (select count(*) from numbers where value < $1 + 0 * $2))
+         values ($1, (select count(*) from numbers where value < $2))
          on conflict (value) do nothing returning value, before";
 
     async fn table() -> SqliteConnection {

@@ -14,5 +14,6 @@ pub(crate) use builder::Builder;
 pub(crate) use connection::{Connection, Done};
 pub(crate) use fault::{Fault, corrupt};
 pub(crate) use many::{Script, Values};
-pub(crate) use query::{query, query_as, query_scalar};
+pub(crate) use query::{Query, query, query_as, query_scalar};
 pub(crate) use row::Row;
+pub(crate) use value::Value;

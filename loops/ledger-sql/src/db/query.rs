@@ -33,7 +33,7 @@ pub(crate) fn query_scalar<T: for<'r> Column<'r>>(text: impl SqlSafeStr) -> Scal
 }
 
 impl Query {
-    pub(super) fn with(text: impl SqlSafeStr, values: Vec<Value>) -> Self {
+    pub(crate) fn with(text: impl SqlSafeStr, values: Vec<Value>) -> Self {
         Self {
             text: text.into_sql_str(),
             values,

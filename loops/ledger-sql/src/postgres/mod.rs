@@ -5,6 +5,7 @@
 //! Readers see one moment and wait for nobody.
 
 mod fault;
+mod moving;
 mod open;
 mod roles;
 mod schema;
@@ -17,6 +18,8 @@ mod open_tests;
 mod server;
 #[cfg(all(test, unix))]
 mod tests;
+#[cfg(all(test, unix))]
+pub(crate) use tests::fresh;
 
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -29,6 +32,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
 use crate::db::{Connection, Fault, Row};
 use crate::queries::{Held, SqlLedger, Store, Unfinished, forget};
+pub(crate) use moving::Marking;
 use open::Opener;
 pub use open::PostgresConfig;
 use roles::Roles;
@@ -52,6 +56,8 @@ pub struct PostgresStore {
     /// Wishes to be forgotten up to this number are older than this process.
     older_forgets: i64,
     roles: Roles,
+    /// When the schema was last found whole, in milliseconds of this machine's clock.
+    whole_ms: AtomicI64,
     /// Ownership of the data folder, until the ledger is closed or dropped.
     owner: Mutex<Option<File>>,
     /// The place of who plans what a wish would do, one at a time.
@@ -85,6 +91,9 @@ impl PostgresLedger {
 /// A difference of clocks that a round trip cannot tell from none.
 const TELLABLE_MS: Millis = 1_000;
 
+/// How long a schema that was found whole is not looked at again: it is asked about several times a second.
+const LOOK_AGAIN_MS: Millis = 5_000;
+
 /// Begins a view of one moment.
 const LOOK: &str = "begin isolation level repeatable read, read only";
 
@@ -100,6 +109,12 @@ const OWN_LISTS: &str = "
     ) on commit drop";
 
 impl PostgresStore {
+    async fn missing(&self) -> Result<Vec<String>, LedgerError> {
+        let mut moment = self.look().await?;
+        let missing = schema::missing(&mut moment, &self.schema).await;
+        missing.map_err(|error| self.fail(error))
+    }
+
     fn fail(&self, error: sqlx::Error) -> LedgerError {
         fault::explain(Fault::Sql(error), &self.shown)
     }
@@ -236,13 +251,19 @@ impl Store for PostgresStore {
     }
 
     async fn missing_parts(&self) -> Result<Vec<String>, LedgerError> {
-        let mut moment = self.look().await?;
-        let missing = schema::missing(&mut moment, &self.schema).await;
-        missing.map_err(|error| self.fail(error))
+        let now_ms = open::now_ms();
+        if now_ms - self.whole_ms.load(Ordering::Relaxed) < LOOK_AGAIN_MS {
+            return Ok(Vec::new());
+        }
+        let missing = self.missing().await?;
+        if missing.is_empty() {
+            self.whole_ms.store(now_ms, Ordering::Relaxed);
+        }
+        Ok(missing)
     }
 
     async fn check(&self) -> Result<Vec<String>, LedgerError> {
-        let missing = self.missing_parts().await?;
+        let missing = self.missing().await?;
         let missing = missing.into_iter();
         Ok(missing.map(|part| format!("{part} is missing")).collect())
     }

@@ -14,6 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
 use super::fault::explain_opening;
+use super::moving::{self, Marking};
 use super::roles::{LOCK, Roles, lock_name};
 use super::schema::{self, MIGRATIONS};
 use super::{PostgresStore, TELLABLE_MS};
@@ -63,6 +64,9 @@ impl PostgresConfig {
         }
     }
 }
+
+/// Prepared statements that a connection keeps; those of batches come in many lengths.
+const STATEMENTS: usize = 512;
 
 /// The oldest server that is known to do.
 const SERVER_MIN: i32 = 15;
@@ -116,6 +120,11 @@ fn parse(config: &PostgresConfig) -> Result<(String, PgConnectOptions), LedgerEr
             ("tcp_keepalives_count", "3"),
         ])
         .disable_statement_logging();
+    // One that an address asks for is for a pooler.
+    let options = match config.url.contains("statement-cache-capacity") {
+        true => options,
+        false => options.statement_cache_capacity(STATEMENTS),
+    };
     Ok((shown, options))
 }
 
@@ -126,6 +135,8 @@ pub(super) enum Opener {
     Server,
     /// Short work, perhaps beside a server.
     Beside,
+    /// A move, which also takes part of a ledger.
+    Mover,
 }
 
 /// Connects and brings the schema up to date.
@@ -155,9 +166,11 @@ async fn open_at(
     shown: &str,
 ) -> Result<PostgresStore, Fault> {
     let roles: &[Consumer] = match opener {
-        Opener::Server => &config.roles,
+        Opener::Server | Opener::Mover => &config.roles,
         Opener::Beside => &[],
     };
+    // A move leaves what it copied as it is.
+    let began = if opener == Opener::Mover { &[] } else { roles };
     let patience = Duration::from_millis(config.patience_ms);
     let connected = tokio::time::timeout(patience, options.connect()).await;
     let mut connection = connected.map_err(|_| sqlx::Error::PoolTimedOut)??;
@@ -169,7 +182,7 @@ async fn open_at(
         .bind(lock_name(&config.schema, "writes"))
         .fetch_one(&mut connection)
         .await?;
-    let older_forgets = begin_anew(&mut connection, roles).await?;
+    let older_forgets = begin_anew(&mut connection, began).await?;
     connection.close().await?;
     Ok(PostgresStore {
         shown: shown.to_owned(),
@@ -184,6 +197,7 @@ async fn open_at(
         ahead_ms: AtomicI64::new(ahead_ms),
         older_forgets,
         roles: held,
+        whole_ms: AtomicI64::new(0),
         owner: Mutex::default(),
         planning: tokio::sync::Mutex::default(),
     })
@@ -274,6 +288,12 @@ async fn check_schema(
     }
     if !is_ours {
         return Ok(());
+    }
+    if opener != Opener::Mover && moving::marking(connection, schema).await? == Marking::Moving {
+        return Err(unusable(format!(
+            "the ledger {shown} is half moved; run `hone ledger move` again, or remove the half with `drop schema {schema} \
+             cascade`"
+        )));
     }
     let found: i64 = sqlx::query_scalar("select coalesce(max(version), 0) from _sqlx_migrations")
         .fetch_one(connection)

@@ -129,8 +129,8 @@ async fn a_part_that_is_removed_under_an_open_ledger_is_named() {
     let ledger = PostgresLedger::open(&config).await.unwrap();
     assert_eq!(ledger.missing_parts().await.unwrap(), Vec::<String>::new());
     run(&config, "drop trigger turns_counted on SCHEMA.turns").await;
-    let missing = ledger.missing_parts().await.unwrap();
-    assert_eq!(missing, ["trigger turns_counted"]);
+    let missing = ledger.check_stored().await.unwrap();
+    assert_eq!(missing, ["trigger turns_counted is missing"]);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use super::{PostgresConfig, PostgresLedger};
 use crate::queries::{Held as _, Store as _};
 
 /// A schema of its own on this process's server.
-pub(super) fn fresh() -> PostgresConfig {
+pub(crate) fn fresh() -> PostgresConfig {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     PostgresConfig {
         schema: format!("ledger_{}", NEXT.fetch_add(1, Ordering::Relaxed)),

@@ -60,7 +60,7 @@ pub(crate) async fn record_turns(
     let mut script = Script::new(is_small);
     let turn =
         |values: Values, encoded: &Encoded<'_>| values.bind(&encoded.turn.id.0.as_bytes()[..]);
-    script.each(connection, TURN_GONE, &bare, turn).await?;
+    script.apart(connection, TURN_GONE, &bare, turn).await?;
     let request = |values: Values, encoded: &Encoded<'_>| {
         let turn = encoded.turn;
         values
@@ -68,7 +68,7 @@ pub(crate) async fn record_turns(
             .bind(&turn.session.0.as_bytes()[..])
     };
     script
-        .each(connection, REQUEST_GONE, &bare, request)
+        .apart(connection, REQUEST_GONE, &bare, request)
         .await?;
     store_surroundings(connection, &mut script, &turns, &known).await?;
     let lists: Vec<_> = new.iter().map(|(e, _)| &e.messages[..]).collect();
@@ -126,7 +126,7 @@ async fn store_surroundings(
         .copied()
         .collect();
     script
-        .each(
+        .apart(
             connection,
             "insert into scopes (name) values ($1) on conflict (name) do nothing",
             &scopes,
@@ -141,7 +141,7 @@ async fn store_surroundings(
     let arithmetics: HashSet<_> = arithmetics.collect();
     let arithmetics: Vec<_> = arithmetics.difference(&stored).copied().collect();
     script
-        .each(
+        .apart(
             connection,
             "insert into arithmetics (fingerprint, base) values ($1, $2)
              on conflict (fingerprint, base) do nothing",
@@ -166,7 +166,7 @@ async fn store_sessions(
         .map(|turn| (turn, titles.get(&turn.session)))
         .collect();
     script
-        .each(
+        .apart(
             connection,
             "insert into sessions (
                  id, owner, scope_number, first_ms, last_ms, title, title_folded
@@ -268,10 +268,10 @@ async fn store_turns(
         .map(NewTurn::of)
         .collect::<Result<Vec<_>, _>>()?;
     script
-        .each(connection, STORE_TURN, &rows, bind_turn)
+        .apart(connection, STORE_TURN, &rows, bind_turn)
         .await?;
     script
-        .each(connection, STORE_PAYLOAD, &rows, bind_payload)
+        .apart(connection, STORE_PAYLOAD, &rows, bind_payload)
         .await
 }
 

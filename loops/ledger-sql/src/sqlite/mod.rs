@@ -57,7 +57,7 @@ pub(crate) use mark::FILE as MARK_FILE;
 use mover::Mover;
 pub use open::{SqliteConfig, make_private};
 pub(crate) use open::{folder_unusable, take_folder};
-pub(crate) use paths::{RESTORING, folder_of};
+pub(crate) use paths::{MOVING, RESTORING, folder_of};
 use place::Place;
 pub use place::check_not_lost;
 pub(crate) use writer::{BEGIN, COMMIT};

@@ -13,7 +13,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{Fault, migration_fault};
 use super::mark::Mark;
-use super::paths::{RESTORING, folder_of};
+use super::paths::{MOVING, RESTORING, folder_of};
 use super::place::Place;
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
@@ -207,6 +207,13 @@ fn make_folder(folder: &Path) -> Result<(), LedgerError> {
         return Err(LedgerError::Unusable(format!(
             "a restore into {} was interrupted; run `hone restore` again",
             folder.display()
+        )));
+    }
+    if folder.join(MOVING).exists() {
+        return Err(LedgerError::Unusable(format!(
+            "a move into {} was interrupted; run `hone ledger move` again, or remove {}",
+            folder.display(),
+            folder.join(MOVING).display()
         )));
     }
     make_private(folder).map_err(|e| folder_unusable(folder, &e))
