@@ -4,9 +4,16 @@ use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{Arguments as _, PgConnection, SqlStr, SqliteConnection};
 
+use super::dialect;
+use super::row::Row;
 use super::value::Value;
-use super::{Row, dialect};
-use crate::sqlite;
+
+/// Begins a transaction; the lock is taken at once, so that it cannot fail half-way.
+pub(crate) const BEGIN: &str = "begin immediate";
+/// Ends one; then the disk has it. A transaction that changed something is counted. Its parameter is what
+/// [`crate::db::Script::commit`] says, and its rows belong to the writer.
+pub(crate) const COMMIT: &str = "update commits set number = number + 1 where total_changes() > $1 \
+                                 returning number; select total_changes(); commit";
 
 /// A connection in a transaction.
 pub enum Connection<'c> {
@@ -53,12 +60,12 @@ impl Connection<'_> {
 
     /// The words that begin a transaction among other statements.
     pub(super) fn opening(&self) -> Option<&'static str> {
-        self.takes_several().then_some(sqlite::BEGIN)
+        self.takes_several().then_some(BEGIN)
     }
 
     /// The words that end one among other statements.
     pub(super) fn closing(&self) -> Option<&'static str> {
-        self.takes_several().then_some(sqlite::COMMIT)
+        self.takes_several().then_some(COMMIT)
     }
 
     pub(super) async fn execute(

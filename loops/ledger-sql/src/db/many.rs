@@ -6,9 +6,12 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use sqlx::AssertSqlSafe;
 
+use super::connection::Connection;
+use super::dialect;
+use super::fault::Fault;
 use super::query::Query;
+use super::row::Row;
 use super::value::{Bind, Value};
-use super::{Connection, Fault, Row, dialect};
 
 /// Most rows of one call. Each number of rows is prepared once and kept, so there are not too many.
 const ROWS_MAX: usize = 16;
@@ -259,7 +262,7 @@ mod tests {
     }
 
     async fn rows(connection: &mut Connection<'_>) -> Vec<(i64, i64)> {
-        let all = crate::db::query_as("select value, before from numbers");
+        let all = crate::db::query::query_as("select value, before from numbers");
         all.fetch_all(connection).await.unwrap()
     }
 
@@ -274,7 +277,7 @@ mod tests {
             let number = |row: &Row, at: usize| row.try_get::<i64, _>(at).unwrap();
             let seen: Vec<_> = rows.iter().map(|r| (number(r, 0), number(r, 1))).collect();
             assert_eq!(seen, (0..100).map(|i| (i, i)).collect::<Vec<_>>());
-            let gone = crate::db::query("delete from numbers");
+            let gone = crate::db::query::query("delete from numbers");
             gone.execute(connection).await.unwrap();
         }
         let none = each::<i64>(connection, "select $1", &[], |values, value| {

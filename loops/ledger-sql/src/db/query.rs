@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 
 use sqlx::{SqlSafeStr, SqlStr};
 
-use super::row::{Column, FromRow};
+use super::connection::{Connection, Done};
+use super::row::{Column, FromRow, Row};
 use super::value::{Bind, Value};
-use super::{Connection, Done, Row};
 
 /// A statement that returns rows, or none.
 pub(crate) struct Query {

@@ -3,8 +3,7 @@
 use hone_ledger::LedgerError;
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::open::{self, Opener};
-use super::{PostgresConfig, PostgresLedger, PostgresStore};
+use super::store::PostgresStore;
 
 /// What a schema holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,15 +31,6 @@ pub(super) async fn marking(
         Some(HALF) => Marking::Moving,
         _ => Marking::Whole,
     })
-}
-
-impl PostgresLedger {
-    /// As [`Self::open`], also where a move was interrupted.
-    pub(crate) async fn open_for_move(config: &PostgresConfig) -> Result<Self, LedgerError> {
-        Ok(Self {
-            store: open::open(config, Opener::Mover).await?,
-        })
-    }
 }
 
 impl PostgresStore {

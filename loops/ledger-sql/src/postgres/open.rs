@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicI64;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hone_domain::Millis;
 use hone_ledger::{Consumer, LedgerError};
@@ -13,11 +13,12 @@ use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
+use super::clock::{TELLABLE_MS, now_ms};
 use super::fault::explain_opening;
 use super::moving::{self, Marking};
 use super::roles::{LOCK, Roles, lock_name};
 use super::schema::{self, MIGRATIONS};
-use super::{PostgresStore, TELLABLE_MS};
+use super::store::PostgresStore;
 use crate::db::{Connection, Fault};
 use crate::queries::{leases, wishes};
 use crate::sqlite::{folder_unusable, make_private, take_folder};
@@ -76,12 +77,6 @@ const SKEW_MAX_MS: Millis = 60_000;
 
 /// Longest wait for another writer, and longest that a writer may do nothing: then the server ends its transaction.
 const WRITER_PATIENCE: &str = "30s";
-
-/// This machine's clock.
-pub(super) fn now_ms() -> Millis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as Millis)
-}
 
 /// What an address says, without a password; and how connections are made.
 fn parse(config: &PostgresConfig) -> Result<(String, PgConnectOptions), LedgerError> {

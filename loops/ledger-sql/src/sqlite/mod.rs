@@ -60,7 +60,6 @@ pub(crate) use open::{folder_unusable, take_folder};
 pub(crate) use paths::{MOVING, RESTORING, folder_of};
 use place::Place;
 pub use place::check_not_lost;
-pub(crate) use writer::{BEGIN, COMMIT};
 use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.
@@ -252,7 +251,7 @@ impl Store for SqliteStore {
 
     async fn check(&self) -> Result<Vec<String>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(copy::check_file(&mut moment).await)
+        self.explain(whole::check_file(&mut moment).await)
     }
 
     async fn close(&self) {
