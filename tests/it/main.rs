@@ -28,6 +28,7 @@ mod loops;
 mod memory;
 mod no_space;
 mod phrases;
+mod postgres;
 mod program;
 mod remote;
 mod ring;

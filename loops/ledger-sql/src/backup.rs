@@ -159,7 +159,7 @@ async fn gather(
     let copy = SqliteLedger::open(&SqliteConfig::in_folder(into)).await?;
     let asked = async {
         let counts = copy.counts().await?;
-        Ok::<_, LedgerError>((counts, copy.kept_blobs().await?, copy.check_file().await?))
+        Ok::<_, LedgerError>((counts, copy.kept_blobs().await?, copy.check_stored().await?))
     };
     let asked = asked.await;
     copy.close().await;
@@ -381,7 +381,7 @@ async fn stage(from: &Path, staging: &Path, manifest: &Manifest) -> Result<(), L
         sync(above)?;
     }
     let ledger = SqliteLedger::open(&SqliteConfig::in_folder(staging)).await?;
-    let findings = ledger.check_file().await;
+    let findings = ledger.check_stored().await;
     ledger.close().await;
     match findings?.first() {
         None => remove_file(&staging.join("owner.lock")),

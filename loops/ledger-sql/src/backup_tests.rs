@@ -286,7 +286,7 @@ async fn a_restore_killed_half_way_loses_nothing_of_the_old_data() {
         );
         let old = open(&aside).await;
         assert!(old.turn(old_turn).await.unwrap().is_some());
-        assert!(old.check_file().await.unwrap().is_empty());
+        assert!(old.check_stored().await.unwrap().is_empty());
         old.close().await;
         let restored = open(&data).await;
         assert!(restored.turn(new_turn).await.unwrap().is_some());

@@ -1,4 +1,4 @@
-//! The ledger in SQL: [`SqliteLedger`] is the embedded one. The only SQL of the project; backups of a
+//! The ledger in SQL: [`SqliteLedger`] is the embedded one, [`PostgresLedger`] lies in a PostgreSQL database. The only SQL of the project; backups of a
 //! data folder are here too, because they copy the database while it is written.
 //!
 //! Never: who asks, or why.
@@ -6,8 +6,12 @@
 mod backup;
 mod codec;
 mod db;
+mod migrations;
+mod postgres;
 mod queries;
 mod sqlite;
+mod stored;
+mod transfer;
 
 #[cfg(test)]
 mod late_tests;
@@ -16,5 +20,8 @@ pub use backup::{
     BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
     verify, verify_whole,
 };
+pub use postgres::{PostgresConfig, PostgresLedger, PostgresStore};
 pub use queries::SqlLedger;
 pub use sqlite::{SqliteConfig, SqliteLedger, SqliteStore, check_not_lost, make_private};
+pub use stored::{LedgerPlace, StoredLedger};
+pub use transfer::{MovedTable, move_ledger};

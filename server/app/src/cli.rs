@@ -59,6 +59,9 @@ enum Command {
     Backup(upkeep::BackupArgs),
     /// Put a backup in the place of a data folder.
     Restore(upkeep::RestoreArgs),
+    /// The ledger itself.
+    #[command(subcommand)]
+    Ledger(upkeep::LedgerCommand),
     /// Ask a running server whether it is ready; for containers and scripts.
     Health(health::HealthArgs),
     /// Write out turns, samples or an adapter.
@@ -183,6 +186,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Doctor(args)) => upkeep::doctor(&args),
         Some(Command::Backup(args)) => upkeep::backup(&args),
         Some(Command::Restore(args)) => upkeep::restore(&args),
+        Some(Command::Ledger(command)) => upkeep::ledger(&command),
         Some(Command::Health(args)) => health::health(&args),
         Some(Command::Export(command)) => upkeep::export(&command),
         Some(Command::Import(command)) => manage::import(command),

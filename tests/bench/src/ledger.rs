@@ -10,7 +10,6 @@ use hone_domain::{
     Sampling, Scope, SessionId, SessionIndex, StopRules, Token, Turn, TurnId, TurnKind,
 };
 use hone_ledger::Ledger;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Clock, Notification, Outbox, Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds,
     queue,
@@ -53,13 +52,9 @@ pub(super) fn ledger(bench: &Bench) -> Result<Report, String> {
 
 async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
     let folder = bench.folder()?;
-    let sqlite = SqliteConfig {
-        readers: bench.config.store.readers,
-        busy_timeout_ms: bench.config.store.busy_timeout_ms,
-        ..SqliteConfig::in_folder(folder.path())
-    };
-    let ledger = SqliteLedger::open(&sqlite).await;
-    let ledger: Arc<dyn Ledger> = Arc::new(ledger.map_err(|error| error.to_string())?);
+    let place = bench.config.store.place(folder.path(), &[]);
+    let ledger = place.open().await.map_err(|error| error.to_string())?;
+    let ledger: Arc<dyn Ledger> = ledger;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let (recorder, inbox) = queue(bench.config.http.record_queue_max, Overflow::DropNewest);
     let (to_judge, _from_collect) = queue::<Notification>(1, Overflow::DropOldest);

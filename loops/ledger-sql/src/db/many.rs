@@ -1,17 +1,22 @@
 //! Many statements in one call: a call to the database's own thread costs more than most statements
 //! do.
 
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
 use sqlx::AssertSqlSafe;
 
+use super::connection::Connection;
+use super::dialect;
+use super::fault::Fault;
 use super::query::Query;
+use super::row::Row;
 use super::value::{Bind, Value};
-use super::{Connection, Fault, Row};
-use crate::sqlite::{BEGIN, COMMIT};
 
 /// Most rows of one call. Each number of rows is prepared once and kept, so there are not too many.
 const ROWS_MAX: usize = 16;
 
-/// Values for the parameters of one statement, in their order.
+/// Values for the parameters of one statement, in their order; each parameter occurs once.
 #[derive(Default)]
 pub(crate) struct Values(Vec<Value>);
 
@@ -22,54 +27,117 @@ impl Values {
     }
 }
 
-/// Several statements as one text. Parameters are numbered through: the first one of a later statement follows the
-/// last one of the statement before.
-#[derive(Default)]
-struct Text {
-    text: String,
-    values: Vec<Value>,
+/// A statement with its values.
+struct Statement {
+    text: &'static str,
+    values: Values,
+    /// It needs nothing of another row of the same text, so that one statement may store both.
+    is_apart: bool,
 }
 
-impl Text {
-    fn push(&mut self, statement: &str, values: Values) {
-        let before = self.values.len();
+/// Statements in their order.
+#[derive(Default)]
+struct Statements(Vec<Statement>);
+
+impl Statements {
+    fn push(&mut self, text: &'static str, values: Values) {
+        self.0.push(Statement {
+            text,
+            values,
+            is_apart: false,
+        });
+    }
+
+    fn push_apart(&mut self, text: &'static str, values: Values) {
+        self.0.push(Statement {
+            text,
+            values,
+            is_apart: true,
+        });
+    }
+
+    /// Runs them in one call where the database takes several in one, else one after the other, but for rows that one
+    /// statement may store.
+    async fn run(self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
+        if self.0.is_empty() {
+            return Ok(Vec::new());
+        }
+        if connection.takes_several() {
+            return Ok(self.together().fetch_all(connection).await?);
+        }
+        let mut rows = Vec::new();
+        let mut all = self.0.into_iter().peekable();
+        while let Some(first) = all.next() {
+            let (mut values, mut count) = (first.values.0, 1);
+            let is_same = |next: &Statement| {
+                first.is_apart && next.is_apart && std::ptr::eq(next.text, first.text)
+            };
+            while let Some(next) = all.next_if(is_same) {
+                values.extend(next.values.0);
+                count += 1;
+            }
+            let query = match count {
+                1 => Query::with(first.text, values),
+                _ => Query::with(AssertSqlSafe(dialect::repeated(first.text, count)), values),
+            };
+            rows.extend(query.fetch_all(connection).await?);
+        }
+        Ok(rows)
+    }
+
+    /// One text of all, in which every parameter is the next one. Values are bound and never written into the text, which
+    /// is the program's own.
+    fn together(self) -> Query {
+        let bytes = self.0.iter().map(|statement| statement.text.len() + 1);
+        let mut text = String::with_capacity(bytes.sum());
+        let mut all = Vec::new();
+        for statement in self.0 {
+            text.push_str(&unnumbered(statement.text));
+            text.push(';');
+            all.extend(statement.values.0);
+        }
+        Query::with(AssertSqlSafe(text), all)
+    }
+}
+
+/// Texts by the place and the length of the statement that they were made of.
+type Made = Mutex<HashMap<(usize, usize), Arc<str>>>;
+
+/// A statement with plain parameters, which follow those of the statement before it in one text. Each is used once, in
+/// the order of numbers. Made once for each statement of the program.
+fn unnumbered(statement: &'static str) -> Arc<str> {
+    static MADE: LazyLock<Made> = LazyLock::new(Mutex::default);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = (statement.as_ptr() as usize, statement.len());
+    let text = made.entry(place).or_insert_with(|| {
         let mut parts = statement.split('$');
-        self.text.push_str(parts.next().unwrap_or_default());
-        for part in parts {
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for (place, part) in parts.enumerate() {
             let digits = part.bytes().take_while(u8::is_ascii_digit).count();
             let (number, rest) = part.split_at(digits);
-            let number = number.parse::<usize>().unwrap_or_default();
-            self.text.push('$');
-            self.text.push_str(&(before + number).to_string());
-            self.text.push_str(rest);
+            assert_eq!(number, (place + 1).to_string(), "in its order: {statement}");
+            text.push('?');
+            text.push_str(rest);
         }
-        self.text.push(';');
-        self.values.extend(values.0);
-    }
-
-    async fn run(self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
-        match self.text.is_empty() {
-            true => Ok(Vec::new()),
-            // Values are bound and never written into the text, which is the program's own.
-            false => {
-                let query = Query::with(AssertSqlSafe(self.text), self.values);
-                Ok(query.fetch_all(connection).await?)
-            }
-        }
-    }
+        text.into()
+    });
+    text.clone()
 }
 
-/// Begins a transaction and runs statements in it, all in one call. Returns their rows, in the same order.
+/// Runs statements, in the call that begins the transaction where the database takes both in one. Returns their rows,
+/// in the same order.
 pub(crate) async fn open(
     connection: &mut Connection<'_>,
     statements: impl IntoIterator<Item = (&'static str, Values)>,
 ) -> Result<Vec<Row>, Fault> {
-    let mut text = Text::default();
-    text.push(BEGIN, Values::default());
-    for (statement, values) in statements {
-        text.push(statement, values);
+    let mut all = Statements::default();
+    if let Some(statement) = connection.opening() {
+        all.push(statement, Values::default());
     }
-    text.run(connection).await
+    for (statement, values) in statements {
+        all.push(statement, values);
+    }
+    all.run(connection).await
 }
 
 /// Runs `sql` for every row, in order; `bind` adds the row's values. Returns what the statements
@@ -82,11 +150,11 @@ pub(crate) async fn each<T>(
 ) -> Result<Vec<Row>, Fault> {
     let mut returned = Vec::new();
     for chunk in rows.chunks(ROWS_MAX) {
-        let mut text = Text::default();
+        let mut all = Statements::default();
         for row in chunk {
-            text.push(sql, bind(Values::default(), row));
+            all.push(sql, bind(Values::default(), row));
         }
-        returned.extend(text.run(connection).await?);
+        returned.extend(all.run(connection).await?);
     }
     Ok(returned)
 }
@@ -96,14 +164,14 @@ pub(crate) async fn each<T>(
 /// every mixture of lengths would have to be prepared anew.
 pub(crate) struct Script {
     is_small: bool,
-    text: Text,
+    statements: Statements,
 }
 
 impl Script {
     pub(crate) fn new(is_small: bool) -> Self {
         Self {
             is_small,
-            text: Text::default(),
+            statements: Statements::default(),
         }
     }
 
@@ -116,29 +184,56 @@ impl Script {
         bind: impl Fn(Values, &T) -> Values,
     ) -> Result<(), Fault> {
         for chunk in rows.chunks(ROWS_MAX) {
-            if !self.is_small {
-                self.run(connection).await?;
-            }
+            self.make_room(connection).await?;
             for row in chunk {
-                self.text.push(sql, bind(Values::default(), row));
+                self.statements.push(sql, bind(Values::default(), row));
             }
         }
         Ok(())
     }
 
-    /// Runs what has not run yet and makes everything durable; `changes` is the parameter of [`COMMIT`],
-    /// whose rows this returns.
+    /// The same for rows of an insert, none of which needs another one or has its key.
+    pub(crate) async fn apart<T>(
+        &mut self,
+        connection: &mut Connection<'_>,
+        sql: &'static str,
+        rows: &[T],
+        bind: impl Fn(Values, &T) -> Values,
+    ) -> Result<(), Fault> {
+        for chunk in rows.chunks(ROWS_MAX) {
+            self.make_room(connection).await?;
+            for row in chunk {
+                self.statements
+                    .push_apart(sql, bind(Values::default(), row));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what waits, in a large batch.
+    async fn make_room(&mut self, connection: &mut Connection<'_>) -> Result<(), Fault> {
+        if !self.is_small {
+            self.run(connection).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs what has not run yet, and makes everything durable where the database takes that in the same call; `changes`
+    /// is the parameter of those words, whose rows this returns.
     pub(crate) async fn commit(
         mut self,
         connection: &mut Connection<'_>,
         changes: i64,
     ) -> Result<Vec<Row>, Fault> {
-        self.text.push(COMMIT, Values::default().bind(changes));
+        if let Some(statement) = connection.closing() {
+            self.statements
+                .push(statement, Values::default().bind(changes));
+        }
         self.run(connection).await
     }
 
     async fn run(&mut self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
-        std::mem::take(&mut self.text).run(connection).await
+        std::mem::take(&mut self.statements).run(connection).await
     }
 }
 
@@ -149,7 +244,7 @@ mod tests {
     use super::*;
 
     const INSERT: &str = "insert into numbers (value, before)
-         values ($1, (select count(*) from numbers where value < $1 + 0 * $2))
+         values ($1, (select count(*) from numbers where value < $2))
          on conflict (value) do nothing returning value, before";
 
     async fn table() -> SqliteConnection {
@@ -167,7 +262,7 @@ mod tests {
     }
 
     async fn rows(connection: &mut Connection<'_>) -> Vec<(i64, i64)> {
-        let all = crate::db::query_as("select value, before from numbers");
+        let all = crate::db::query::query_as("select value, before from numbers");
         all.fetch_all(connection).await.unwrap()
     }
 
@@ -182,7 +277,7 @@ mod tests {
             let number = |row: &Row, at: usize| row.try_get::<i64, _>(at).unwrap();
             let seen: Vec<_> = rows.iter().map(|r| (number(r, 0), number(r, 1))).collect();
             assert_eq!(seen, (0..100).map(|i| (i, i)).collect::<Vec<_>>());
-            let gone = crate::db::query("delete from numbers");
+            let gone = crate::db::query::query("delete from numbers");
             gone.execute(connection).await.unwrap();
         }
         let none = each::<i64>(connection, "select $1", &[], |values, value| {

@@ -2,16 +2,18 @@
 //! rows that come out. What is asked does not know which database answers; only this folder does.
 
 mod builder;
-mod connection;
+pub(crate) mod connection;
+mod dialect;
 pub(crate) mod fault;
 pub(crate) mod many;
-mod query;
-mod row;
+pub(crate) mod query;
+pub(crate) mod row;
 mod value;
 
 pub(crate) use builder::Builder;
-pub(crate) use connection::{Connection, Done};
+pub(crate) use connection::Connection;
 pub(crate) use fault::{Fault, corrupt};
 pub(crate) use many::{Script, Values};
-pub(crate) use query::{query, query_as, query_scalar};
+pub(crate) use query::{Query, query, query_as, query_scalar};
 pub(crate) use row::Row;
+pub(crate) use value::Value;

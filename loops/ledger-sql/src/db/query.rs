@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 
 use sqlx::{SqlSafeStr, SqlStr};
 
-use super::row::{Column, FromRow};
+use super::connection::{Connection, Done};
+use super::row::{Column, FromRow, Row};
 use super::value::{Bind, Value};
-use super::{Connection, Done, Row};
 
 /// A statement that returns rows, or none.
 pub(crate) struct Query {
@@ -33,7 +33,7 @@ pub(crate) fn query_scalar<T: for<'r> Column<'r>>(text: impl SqlSafeStr) -> Scal
 }
 
 impl Query {
-    pub(super) fn with(text: impl SqlSafeStr, values: Vec<Value>) -> Self {
+    pub(crate) fn with(text: impl SqlSafeStr, values: Vec<Value>) -> Self {
         Self {
             text: text.into_sql_str(),
             values,

@@ -126,7 +126,7 @@ pub(crate) async fn store_messages(
     let links = new.iter().map(|(_, link)| *link);
     let messages: Vec<_> = links.filter(|link| bodies.insert(&link.own)).collect();
     script
-        .each(
+        .apart(
             connection,
             "insert into messages (hash, body) values ($1, $2) on conflict (hash) do nothing",
             &messages,

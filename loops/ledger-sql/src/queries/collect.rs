@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use hone_domain::{
-    Feedback, MemoryMode, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId, Turn,
-    TurnId, TurnKind,
+    Feedback, MemoryMode, Millis, Reason, Role, Scope, SessionId, Stage, Transition, TransitionId,
+    Turn, TurnId, TurnKind,
 };
 
 use super::chains::{self, Link as _};
@@ -61,7 +61,7 @@ pub(crate) async fn record_turns(
     let mut script = Script::new(is_small);
     let turn =
         |values: Values, encoded: &Encoded<'_>| values.bind(&encoded.turn.id.0.as_bytes()[..]);
-    script.each(connection, TURN_GONE, &bare, turn).await?;
+    script.apart(connection, TURN_GONE, &bare, turn).await?;
     let request = |values: Values, encoded: &Encoded<'_>| {
         let turn = encoded.turn;
         values
@@ -69,7 +69,7 @@ pub(crate) async fn record_turns(
             .bind(&turn.session.0.as_bytes()[..])
     };
     script
-        .each(connection, REQUEST_GONE, &bare, request)
+        .apart(connection, REQUEST_GONE, &bare, request)
         .await?;
     store_surroundings(connection, &mut script, &turns, &known).await?;
     let lists: Vec<_> = new.iter().map(|(e, _)| &e.messages[..]).collect();
@@ -127,7 +127,7 @@ async fn store_surroundings(
         .copied()
         .collect();
     script
-        .each(
+        .apart(
             connection,
             "insert into scopes (name) values ($1) on conflict (name) do nothing",
             &scopes,
@@ -142,7 +142,7 @@ async fn store_surroundings(
     let arithmetics: HashSet<_> = arithmetics.collect();
     let arithmetics: Vec<_> = arithmetics.difference(&stored).copied().collect();
     script
-        .each(
+        .apart(
             connection,
             "insert into arithmetics (fingerprint, base) values ($1, $2)
              on conflict (fingerprint, base) do nothing",
@@ -167,7 +167,7 @@ async fn store_sessions(
         .map(|turn| (turn, titles.get(&turn.session)))
         .collect();
     script
-        .each(
+        .apart(
             connection,
             "insert into sessions (
                  id, owner, scope_number, first_ms, last_ms, title, title_folded
@@ -271,10 +271,10 @@ async fn store_turns(
         .map(NewTurn::of)
         .collect::<Result<Vec<_>, _>>()?;
     script
-        .each(connection, STORE_TURN, &rows, bind_turn)
+        .apart(connection, STORE_TURN, &rows, bind_turn)
         .await?;
     script
-        .each(connection, STORE_PAYLOAD, &rows, bind_payload)
+        .apart(connection, STORE_PAYLOAD, &rows, bind_payload)
         .await?;
     let mode = |row: &NewTurn<'_>| row.encoded.turn.admission.memory.mode;
     let with_memories: Vec<_> = rows
@@ -282,7 +282,7 @@ async fn store_turns(
         .filter(|row| mode(row) != MemoryMode::Off)
         .collect();
     script
-        .each(connection, STORE_USE, &with_memories, |values, row| {
+        .apart(connection, STORE_USE, &with_memories, |values, row| {
             values
                 .bind(&row.encoded.turn.id.0.as_bytes()[..])
                 .bind(mode(row).as_str())
@@ -403,6 +403,7 @@ pub(crate) async fn settle_turns(
 pub(crate) async fn record_feedback(
     connection: &mut Connection<'_>,
     feedback: &Feedback,
+    lease_now_ms: Millis,
 ) -> Result<FeedbackOutcome, Fault> {
     let turn: Option<(i64, String, bool)> =
         db::query_as("select number, owner, trained_version is not null from turns where id = $1")
@@ -429,7 +430,7 @@ pub(crate) async fn record_feedback(
         return Ok(FeedbackOutcome::AlreadyLearned);
     }
     if stored {
-        send_back(connection, turn, feedback.received_ms).await?;
+        send_back(connection, turn, lease_now_ms).await?;
     }
     Ok(if replaced {
         FeedbackOutcome::Replaced

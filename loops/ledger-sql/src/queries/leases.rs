@@ -162,14 +162,17 @@ pub(crate) async fn release(
     Ok(())
 }
 
-/// Frees everything when a process begins: those who held leases ended with the process before, and no
+/// Frees everything of a consumer when a process begins: those who held leases ended with the process before, and no
 /// wait outlasts it, because the clock that it was measured by may have been wrong. What was held stays
 /// counted. What the judge had given back counts once less: it gives everything back when it stops.
-pub(crate) async fn free_all(connection: &mut Connection<'_>) -> Result<(), Fault> {
+pub(crate) async fn free_all(
+    connection: &mut Connection<'_>,
+    consumer: Consumer,
+) -> Result<(), Fault> {
     db::query(
         "update leases set held = 0, free_from_ms = 0,
              attempts = attempts - case when consumer = 'judge' and held = 0 then 1 else 0 end
-         where free_from_ms > 0 and transition_number in (
+         where free_from_ms > 0 and consumer = $1 and transition_number in (
              select transitions.number from turns indexed by turns_to_judge
              join transitions on transitions.turn_number = turns.number
              where turns.stage = 'awaiting_verdict'
@@ -179,6 +182,7 @@ pub(crate) async fn free_all(connection: &mut Connection<'_>) -> Result<(), Faul
              where turns.stage = 'awaiting_training'
          )",
     )
+    .bind(name(consumer))
     .execute(connection)
     .await?;
     Ok(())

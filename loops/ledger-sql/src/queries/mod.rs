@@ -3,15 +3,22 @@
 //! Every method that writes is one transaction: when it returns, the database has it durably. Readers see one
 //! moment and never wait for the writer.
 
-/// One writing transaction: runs the work on its connection, and makes it durable or undoes it.
+/// One writing transaction: runs the work on its connection, and makes it durable or undoes it. Work that the database
+/// undid for another's sake is done again.
 macro_rules! transact {
     ($ledger:expr, $connection:ident => $work:expr) => {{
-        let mut writing = $ledger.store.begin().await?;
-        let done = {
-            let $connection = &mut writing.connection();
-            $work.await
-        };
-        $ledger.store.finish(writing, done).await
+        let mut tries = Tries::default();
+        loop {
+            let mut writing = $ledger.store.begin().await?;
+            let done = {
+                let $connection = &mut writing.connection();
+                $work.await
+            };
+            match $ledger.store.finish(writing, done).await {
+                Ok(value) => break Ok(value),
+                Err(unfinished) => tries.again(unfinished).await?,
+            }
+        }
     }};
 }
 
@@ -62,6 +69,8 @@ mod views;
 mod watch;
 pub(crate) mod wishes;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use hone_domain::{
     BlobKey, Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition,
@@ -75,6 +84,41 @@ use hone_ledger::{
 };
 
 use crate::db::{Connection, Fault, Row};
+
+/// Why a transaction came to nothing.
+#[derive(Debug)]
+pub enum Unfinished {
+    /// The same work may succeed: the database undid it for another's sake, or its connection ended before.
+    Again(LedgerError),
+    /// It would fail again.
+    Failed(LedgerError),
+}
+
+/// Most tries of one transaction, and the first pause between two; each later one is twice as long.
+const TRIES_MAX: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often a transaction was tried.
+#[derive(Default)]
+struct Tries(u32);
+
+impl Tries {
+    /// Waits for the next try.
+    ///
+    /// # Errors
+    /// There is none.
+    async fn again(&mut self, unfinished: Unfinished) -> Result<(), LedgerError> {
+        self.0 += 1;
+        match unfinished {
+            Unfinished::Again(error) if self.0 < TRIES_MAX => {
+                tracing::debug!(%error, tries = self.0, "a transaction is done again");
+                tokio::time::sleep(PAUSE * (1 << self.0)).await;
+                Ok(())
+            }
+            Unfinished::Again(error) | Unfinished::Failed(error) => Err(error),
+        }
+    }
+}
 
 /// A connection that is held for one transaction.
 pub trait Held: Send {
@@ -91,7 +135,7 @@ pub trait Store: Send + Sync + 'static {
     /// Begins a writing transaction.
     fn begin(&self) -> impl Future<Output = Result<Self::Writing, LedgerError>> + Send;
 
-    /// The connection for a transaction that [`crate::db::many::open`] begins and [`crate::db::Script::commit`] ends.
+    /// The connection for a transaction that [`crate::db::many::open`] may begin and [`crate::db::Script::commit`] may end.
     fn take_open(&self) -> impl Future<Output = Result<Self::Writing, LedgerError>> + Send;
 
     /// What [`crate::db::Script::commit`] is told.
@@ -102,14 +146,17 @@ pub trait Store: Send + Sync + 'static {
         &self,
         writing: Self::Writing,
         done: Result<T, Fault>,
-    ) -> impl Future<Output = Result<T, LedgerError>> + Send;
+    ) -> impl Future<Output = Result<T, Unfinished>> + Send;
 
-    /// The script made it durable; `rows` is what it returned.
+    /// The script ran; `rows` is what it returned. Makes it durable where the script did not.
     fn committed(
         &self,
         writing: Self::Writing,
         rows: &[Row],
-    ) -> impl Future<Output = Result<(), LedgerError>> + Send;
+    ) -> impl Future<Output = Result<(), Unfinished>> + Send;
+
+    /// A time of the caller's, by the clock that leases are measured by.
+    fn lease_time(&self, at_ms: Millis) -> Millis;
 
     /// Begins a view of one moment.
     fn look(&self) -> impl Future<Output = Result<Self::Moment, LedgerError>> + Send;
@@ -161,7 +208,7 @@ impl<S: Store> SqlLedger<S> {
     ///
     /// # Errors
     /// What the database said.
-    pub async fn check_file(&self) -> Result<Vec<String>, LedgerError> {
+    pub async fn check_stored(&self) -> Result<Vec<String>, LedgerError> {
         self.store.check().await
     }
 }
@@ -229,18 +276,25 @@ impl<S: Store> People for SqlLedger<S> {
 impl<S: Store> Ledger for SqlLedger<S> {
     async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
         let encoded = self.store.explain(encoded::encode(turns))?;
-        let mut writing = self.store.take_open().await?;
-        let (older, changes) = (self.store.older_forgets(), S::changes(&writing));
-        let recorded = {
-            let connection = &mut writing.connection();
-            collect::record_turns(connection, &encoded, older, changes).await
-        };
-        match recorded {
-            Ok((forgotten, rows)) => {
-                self.store.committed(writing, &rows).await?;
-                Ok(forgotten)
+        let mut tries = Tries::default();
+        loop {
+            let mut writing = self.store.take_open().await?;
+            let (older, changes) = (self.store.older_forgets(), S::changes(&writing));
+            let recorded = {
+                let connection = &mut writing.connection();
+                collect::record_turns(connection, &encoded, older, changes).await
+            };
+            let ended = match recorded {
+                Ok((forgotten, rows)) => {
+                    let committed = self.store.committed(writing, &rows).await;
+                    committed.map(|()| forgotten)
+                }
+                Err(fault) => self.store.finish(writing, Err(fault)).await,
+            };
+            match ended {
+                Ok(forgotten) => return Ok(forgotten),
+                Err(unfinished) => tries.again(unfinished).await?,
             }
-            Err(fault) => self.store.finish(writing, Err(fault)).await,
         }
     }
 
@@ -269,7 +323,8 @@ impl<S: Store> Ledger for SqlLedger<S> {
     }
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
-        transact!(self, connection => collect::record_feedback(connection, feedback))
+        let lease_now_ms = self.store.lease_time(feedback.received_ms);
+        transact!(self, connection => collect::record_feedback(connection, feedback, lease_now_ms))
     }
 
     async fn claim_transitions(
@@ -278,6 +333,7 @@ impl<S: Store> Ledger for SqlLedger<S> {
         lease_ms: Millis,
         now_ms: Millis,
     ) -> Result<Vec<Claimed>, LedgerError> {
+        let now_ms = self.store.lease_time(now_ms);
         transact!(self, connection => judge::claim_transitions(connection, limit, lease_ms, now_ms))
     }
 
@@ -286,6 +342,7 @@ impl<S: Store> Ledger for SqlLedger<S> {
     }
 
     async fn release(&self, claim: Claim, retry_at_ms: Millis) -> Result<(), LedgerError> {
+        let retry_at_ms = self.store.lease_time(retry_at_ms);
         transact!(self, connection => leases::release(connection, claim, retry_at_ms))
     }
 
@@ -298,14 +355,20 @@ impl<S: Store> Ledger for SqlLedger<S> {
     }
 
     async fn renew(&self, claims: &[Claim], until_ms: Millis) -> Result<u64, LedgerError> {
+        let until_ms = self.store.lease_time(until_ms);
         transact!(self, connection => leases::renew(connection, claims, until_ms))
     }
 
     async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError> {
+        let now_ms = self.store.lease_time(now_ms);
         look!(self, connection => train::ready(connection, now_ms))
     }
 
     async fn claim_samples(&self, claim: &SampleClaim) -> Result<ClaimedSamples, LedgerError> {
+        let claim = &SampleClaim {
+            now_ms: self.store.lease_time(claim.now_ms),
+            ..claim.clone()
+        };
         transact!(self, connection => train::claim_samples(connection, claim))
     }
 
@@ -382,7 +445,7 @@ impl<S: Store> Ledger for SqlLedger<S> {
     }
 
     async fn damage(&self) -> Result<Vec<String>, LedgerError> {
-        match self.check_file().await {
+        match self.store.check().await {
             // It is damaged so that not even the check comes to its end.
             Err(error @ LedgerError::Unusable(_)) => Ok(vec![error.to_string()]),
             found => found,

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use hone_domain::lift::ScoredTurn;
 use hone_domain::{Consent, ForgetId, Millis, Scope};
 
-use super::{Held as _, SqlLedger, Store, consent, erase, forget, lift, wishes};
+use super::{Held as _, SqlLedger, Store, Tries, consent, erase, forget, lift, wishes};
 use hone_ledger::{
     ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWish, Learned, LedgerError,
     LooseBlob, Personal, Window,

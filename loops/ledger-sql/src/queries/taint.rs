@@ -18,13 +18,10 @@ pub(crate) const TAINTED: &str = "
         union
         select later.number, later.scope_number, later.version, later.digest
         from tainted
-        join versions as later on later.scope_number = tainted.scope_number
-            and later.parent = tainted.version
-        union
-        select copies.number, copies.scope_number, copies.version, copies.digest
-        from tainted
-        join versions as copies on copies.digest = tainted.digest
-            and copies.status = 'imported' and copies.number > tainted.number
+        join versions as later
+            on (later.scope_number = tainted.scope_number and later.parent = tainted.version)
+            or (later.digest = tainted.digest and later.status = 'imported'
+                and later.number > tainted.number)
     )
     select scope_number, version from tainted order by scope_number, version";
 

@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use hone_domain::{BlobKey, Digest, Millis, OnTrial, Policy, PolicyVersion, Scope};
 
 use super::standings::Hold;
-use super::{Held as _, SqlLedger, Store, imports, policies, standings, trials, versions, watch};
+use super::{
+    Held as _, SqlLedger, Store, Tries, imports, policies, standings, trials, versions, watch,
+};
 use hone_ledger::{
     Arm, AuditEntry, HeldOut, Import, LedgerError, PolicyRecord, Prunable, Publish, RefusalRecord,
     Restore, ScopeRow, Standing, Trial, TryOut, VersionView, Versions, WatchNews, WatchPlace,

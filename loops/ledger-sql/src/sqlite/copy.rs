@@ -1,10 +1,10 @@
-//! What only a ledger in one file can: a copy of one moment, and a check of every page.
+//! What only a ledger in one file can: a copy of one moment.
 
 use std::path::Path;
 
 use hone_domain::{BlobKey, Digest};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use sqlx::{ConnectOptions, Connection};
 
 use super::fault::Fault;
 use super::{SqliteLedger, open};
@@ -14,9 +14,6 @@ use hone_ledger::LedgerError;
 
 /// The schema since which a ledger says which files it keeps.
 const KEPT_SINCE: i64 = 4;
-
-/// Most findings of one check.
-const FINDINGS_MAX: i64 = 20;
 
 impl SqliteLedger {
     /// Writes the ledger as of one moment to a file that does not exist yet. Writers go on
@@ -67,21 +64,4 @@ pub(crate) async fn kept_blobs_of(file: &Path) -> Result<Vec<(BlobKey, Digest)>,
     };
     let looked: Result<_, Fault> = looked.await;
     looked.map_err(|fault| fault.explain(file))
-}
-
-pub(super) async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {
-    let mut findings: Vec<String> = sqlx::query_scalar("pragma integrity_check(20)")
-        .fetch_all(&mut *connection)
-        .await?;
-    findings.retain(|line| line != "ok");
-    let references: Vec<(String, Option<i64>, String)> =
-        sqlx::query_as("select \"table\", rowid, parent from pragma_foreign_key_check limit ?")
-            .bind(FINDINGS_MAX)
-            .fetch_all(&mut *connection)
-            .await?;
-    findings.extend(references.into_iter().map(|(table, row, parent)| {
-        let row = row.map_or(String::new(), |row| format!(" {row}"));
-        format!("row{row} of {table} names a row of {parent} that does not exist")
-    }));
-    Ok(findings)
 }

@@ -15,6 +15,8 @@ mod whole;
 mod writer;
 
 #[cfg(test)]
+mod answer_tests;
+#[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
 mod early_tests;
@@ -44,19 +46,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sqlx::sqlite::SqlitePool;
 use sqlx::{ConnectOptions as _, Connection as _, Sqlite, Transaction};
 
+use hone_domain::Millis;
+
 use crate::db::{Connection, Row};
-use crate::queries::{Held, SqlLedger, Store, forget};
+use crate::queries::{Held, SqlLedger, Store, Unfinished, forget};
 pub(crate) use copy::kept_blobs_of;
 use fault::Fault;
 use hone_ledger::{ForgetReport, ForgetWish, LedgerError};
 pub(crate) use mark::FILE as MARK_FILE;
 use mover::Mover;
-pub(crate) use open::take_folder;
 pub use open::{SqliteConfig, make_private};
-pub(crate) use paths::{RESTORING, folder_of};
+pub(crate) use open::{folder_unusable, take_folder};
+pub(crate) use paths::{MOVING, RESTORING, folder_of};
 use place::Place;
 pub use place::check_not_lost;
-pub(crate) use writer::{BEGIN, COMMIT};
 use writer::{Writer, Writing};
 
 /// The ledger in one SQLite file.
@@ -171,7 +174,7 @@ impl Store for SqliteStore {
         &self,
         writing: Writing,
         done: Result<T, Fault>,
-    ) -> Result<T, LedgerError> {
+    ) -> Result<T, Unfinished> {
         let ended = match done {
             Ok(value) => {
                 let committed = writing.commit().await;
@@ -187,14 +190,19 @@ impl Store for SqliteStore {
                 Err(fault)
             }
         };
-        self.explain(ended)
+        self.explain(ended).map_err(Unfinished::Failed)
     }
 
-    async fn committed(&self, writing: Writing, rows: &[Row]) -> Result<(), LedgerError> {
+    async fn committed(&self, writing: Writing, rows: &[Row]) -> Result<(), Unfinished> {
         let counted = writing.committed(rows).map_err(Fault::Sql);
         self.mover.note_commit();
-        self.explain(counted)?;
-        self.place.check()
+        let counted = self.explain(counted).and_then(|()| self.place.check());
+        counted.map_err(Unfinished::Failed)
+    }
+
+    /// One process has the file, so its own clock is the only one.
+    fn lease_time(&self, at_ms: Millis) -> Millis {
+        at_ms
     }
 
     async fn look(&self) -> Result<Self::Moment, LedgerError> {
@@ -243,7 +251,7 @@ impl Store for SqliteStore {
 
     async fn check(&self) -> Result<Vec<String>, LedgerError> {
         let mut moment = self.look().await?;
-        self.explain(copy::check_file(&mut moment).await)
+        self.explain(whole::check_file(&mut moment).await)
     }
 
     async fn close(&self) {

@@ -13,14 +13,14 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{Fault, migration_fault};
 use super::mark::Mark;
-use super::paths::{RESTORING, folder_of};
+use super::paths::{MOVING, RESTORING, folder_of};
 use super::place::Place;
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
 use super::{mark, place, whole};
 use crate::db;
 use crate::queries::{leases, wishes};
-use hone_ledger::LedgerError;
+use hone_ledger::{Consumer, LedgerError};
 
 /// "HONE" in ASCII, as the first migration sets it.
 const APPLICATION_ID: i32 = 0x484f_4e45;
@@ -174,7 +174,7 @@ async fn connect(config: &SqliteConfig, lock: Option<File>) -> Result<Opened, Le
 async fn begin_anew(writer: &Arc<Writer>, file: &Path) -> Result<i64, Fault> {
     let mut writing = writer.begin().await?;
     let newest = wishes::newest(&mut db::Connection::Sqlite(&mut writing)).await?;
-    let freed = match leases::free_all(&mut db::Connection::Sqlite(&mut writing)).await {
+    let freed = match free_leases(&mut db::Connection::Sqlite(&mut writing)).await {
         Ok(()) => writing.commit().await.map_err(Fault::Sql),
         Err(fault) => {
             // Whoever writes next undoes what this does not.
@@ -193,6 +193,13 @@ async fn begin_anew(writer: &Arc<Writer>, file: &Path) -> Result<i64, Fault> {
     Ok(newest)
 }
 
+async fn free_leases(connection: &mut db::Connection<'_>) -> Result<(), Fault> {
+    for consumer in [Consumer::Judge, Consumer::Train] {
+        leases::free_all(connection, consumer).await?;
+    }
+    Ok(())
+}
+
 /// Makes the folder, for this user only: it will hold what people said. One in which a restore was
 /// interrupted is refused.
 fn make_folder(folder: &Path) -> Result<(), LedgerError> {
@@ -200,6 +207,13 @@ fn make_folder(folder: &Path) -> Result<(), LedgerError> {
         return Err(LedgerError::Unusable(format!(
             "a restore into {} was interrupted; run `hone restore` again",
             folder.display()
+        )));
+    }
+    if folder.join(MOVING).exists() {
+        return Err(LedgerError::Unusable(format!(
+            "a move into {} was interrupted; run `hone ledger move` again, or remove {}",
+            folder.display(),
+            folder.join(MOVING).display()
         )));
     }
     make_private(folder).map_err(|e| folder_unusable(folder, &e))
@@ -238,7 +252,7 @@ fn check_writable(file: &Path) -> Result<(), LedgerError> {
     Ok(())
 }
 
-fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
+pub(crate) fn folder_unusable(folder: &Path, error: &std::io::Error) -> LedgerError {
     let shown = folder.display();
     LedgerError::Unusable(match folder.is_file() {
         true => format!("{shown} is a file, not a folder; choose another data folder"),

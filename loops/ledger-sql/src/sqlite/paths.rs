@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 /// Where a restore gathers files; a data folder that has it is not opened.
 pub(crate) const RESTORING: &str = ".restoring";
 
+/// Where a move gathers a ledger; a data folder that has it is not opened.
+pub(crate) const MOVING: &str = ".moving";
+
 /// The folder of a file, `.` for a bare name.
 pub(crate) fn folder_of(file: &Path) -> &Path {
     match file.parent() {

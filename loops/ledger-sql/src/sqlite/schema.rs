@@ -2,8 +2,9 @@
 
 use std::sync::LazyLock;
 
-use sqlx::SqlSafeStr;
-use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::migrate::Migrator;
+
+use crate::migrations;
 
 /// Names and texts of the files.
 macro_rules! files {
@@ -40,19 +41,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0026_memory"
 );
 
-pub(super) static MIGRATIONS: LazyLock<Migrator> =
-    LazyLock::new(|| Migrator::with_migrations(FILES.iter().copied().map(migration).collect()));
-
-fn migration((name, text): (&str, &'static str)) -> Migration {
-    let (version, description) = name.split_once('_').unwrap_or((name, ""));
-    Migration::new(
-        version.parse().expect("the name begins with a number"),
-        description.replace('_', " ").into(),
-        MigrationType::Simple,
-        text.into_sql_str(),
-        false,
-    )
-}
+pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));
 
 #[cfg(test)]
 mod tests {
@@ -66,14 +55,6 @@ mod tests {
     async fn what_is_embedded_is_what_lies_in_the_folder() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations/sqlite");
         let read = Migrator::new(folder).await.unwrap();
-        let told = |migrator: &Migrator| {
-            let each = migrator.iter().map(|m| {
-                let (version, description) = (m.version, m.description.to_string());
-                let how = (m.migration_type, m.no_tx);
-                (version, description, how, m.checksum.to_vec())
-            });
-            each.collect::<Vec<_>>()
-        };
-        assert_eq!(told(&MIGRATIONS), told(&read));
+        assert_eq!(migrations::told(&MIGRATIONS), migrations::told(&read));
     }
 }

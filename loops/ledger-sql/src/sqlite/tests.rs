@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 use super::{SqliteConfig, SqliteLedger};
-use hone_ledger::{Ledger, Memories, Personal, suite};
+use hone_ledger::{Answers, Ledger, Memories, Personal, suite};
 
 /// Ledgers in folders that live as long as this.
 #[derive(Default)]
@@ -64,6 +64,31 @@ async fn sqlite_passes_the_suite_of_memories() {
 async fn sqlite_passes_the_suite_of_versions() {
     let folders = Folders::default();
     suite::versions::run(async || folders.open().await).await;
+}
+
+#[tokio::test]
+async fn sqlite_passes_the_suite_of_answers() {
+    let folders = Folders::default();
+    suite::answers(async || {
+        let ledger = folders.open().await;
+        (
+            ledger.clone() as Arc<dyn Ledger>,
+            ledger.clone() as Arc<dyn Answers>,
+            ledger as Arc<dyn Personal>,
+        )
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_passes_the_suite_of_two_processes() {
+    let folders = Folders::default();
+    suite::concurrent(async || {
+        let owner = folders.open().await;
+        let beside = SqliteLedger::open_beside(&owner.store.config).await;
+        [owner, Arc::new(beside.unwrap())]
+    })
+    .await;
 }
 
 #[tokio::test]

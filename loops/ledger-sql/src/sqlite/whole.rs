@@ -12,6 +12,9 @@ use super::fault::{Fault, migration_fault};
 use super::schema::MIGRATIONS;
 use hone_ledger::LedgerError;
 
+/// Most findings of one check.
+const FINDINGS_MAX: i64 = 20;
+
 /// Most missing parts of a schema that are named.
 const SHOWN_MAX: usize = 5;
 
@@ -93,6 +96,24 @@ impl Looked {
         }
         Ok(missing)
     }
+}
+
+/// Looks at every page, index and reference; each finding is a line of SQLite's.
+pub(super) async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<String>, Fault> {
+    let mut findings: Vec<String> = sqlx::query_scalar("pragma integrity_check(20)")
+        .fetch_all(&mut *connection)
+        .await?;
+    findings.retain(|line| line != "ok");
+    let references: Vec<(String, Option<i64>, String)> =
+        sqlx::query_as("select \"table\", rowid, parent from pragma_foreign_key_check limit ?")
+            .bind(FINDINGS_MAX)
+            .fetch_all(&mut *connection)
+            .await?;
+    findings.extend(references.into_iter().map(|(table, row, parent)| {
+        let row = row.map_or(String::new(), |row| format!(" {row}"));
+        format!("row{row} of {table} names a row of {parent} that does not exist")
+    }));
+    Ok(findings)
 }
 
 #[cfg(test)]

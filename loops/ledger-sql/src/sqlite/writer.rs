@@ -10,17 +10,12 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use super::mark::Mark;
-use crate::db::{self, Connection, Row};
+use crate::db::connection::{BEGIN, COMMIT, Connection};
+use crate::db::query::query;
+use crate::db::row::Row;
 
 /// Longest wait for those who write before.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Begins a transaction; the lock is taken at once, so that it cannot fail half-way.
-pub(crate) const BEGIN: &str = "begin immediate";
-/// Ends one; then the disk has it. A transaction that changed something is counted. Its parameter is what
-/// [`Writing::changes`] says, and its rows belong to [`Writing::committed`].
-pub(crate) const COMMIT: &str = "update commits set number = number + 1 where total_changes() > $1 \
-                                 returning number; select total_changes(); commit";
 
 /// The connection, for one at a time.
 pub(super) struct Writer {
@@ -123,7 +118,7 @@ pub struct Writing {
 impl Writing {
     /// Makes the transaction durable.
     pub(super) async fn commit(mut self) -> Result<(), sqlx::Error> {
-        let counted = db::query(COMMIT).bind(self.changes());
+        let counted = query(COMMIT).bind(self.changes());
         let rows = counted
             .fetch_all(&mut Connection::Sqlite(&mut self))
             .await?;

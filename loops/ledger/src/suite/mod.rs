@@ -3,7 +3,9 @@
 //! Each case gets a fresh, empty ledger and leaves it lawful. A case that fails panics with what
 //! was expected. [`random`] drives a ledger with seeded random calls from many workers' views.
 
+mod answers;
 mod collect;
+mod concurrent;
 mod erasure;
 mod feedback;
 mod judge;
@@ -22,7 +24,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Ledger, Memories, Personal};
+use crate::{Answers, Ledger, Memories, Personal, Versions};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -97,6 +99,47 @@ pub async fn memories(
         a_turn_is_read_once,
         a_verdict_is_read_once,
         erasure_and_consent_remove_them,
+    }
+}
+
+/// Runs every case of [`Answers`]; `make` returns the three views of one empty ledger each time.
+pub async fn answers(
+    make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Answers>, Arc<dyn Personal>),
+) {
+    macro_rules! answer_cases {
+        ($($case:ident,)*) => {$(
+            let (ledger, answers, personal) = make().await;
+            let world = World::new(ledger);
+            Box::pin(answers::$case(&world, &*answers, &*personal)).await;
+            world.assert_lawful(concat!("answers::", stringify!($case))).await;
+            world.ledger.close().await;
+        )*};
+    }
+    answer_cases! {
+        a_retry_gets_its_answer,
+        what_is_beyond_the_limits_goes,
+        an_erasure_takes_answers_along,
+    }
+}
+
+/// Runs every case of two processes on one ledger; `make` returns two views of one empty ledger each time, which
+/// share nothing but what is stored.
+pub async fn concurrent<L: Ledger + Versions + 'static>(make: impl AsyncFn() -> [Arc<L>; 2]) {
+    macro_rules! concurrent_cases {
+        ($($case:ident,)*) => {$(
+            let [one, other] = make().await;
+            Box::pin(concurrent::$case([&one, &other])).await;
+            World::new(one.clone()).assert_lawful(concat!("concurrent::", stringify!($case))).await;
+            other.close().await;
+            one.close().await;
+        )*};
+    }
+    concurrent_cases! {
+        who_pages_by_number_skips_nothing,
+        one_of_two_publishes,
+        nothing_is_claimed_twice,
+        a_late_holder_changes_nothing,
+        two_record_one_session,
     }
 }
 

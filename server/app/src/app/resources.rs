@@ -1,12 +1,13 @@
 //! What every loop shares, opened once.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex};
-use hone_domain::{Blobs, Consents, Loop, Policies, SessionIndex};
+use hone_domain::{BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
 use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, Memories, People, Personal, Versions};
-use hone_ledger_sql::SqliteLedger;
+use hone_ledger_sql::StoredLedger;
 use hone_memory::SharedMemories;
 use hone_runtime::{Clock, Ids, Latest, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds};
 
@@ -73,7 +74,7 @@ impl Resources {
 /// Where the disk is full, collect does it later: that keeps nobody from being answered.
 async fn settle_late(
     late: &LateTurns,
-    ledger: &SqliteLedger,
+    ledger: &dyn Ledger,
     collects: bool,
     carry: &Carry,
 ) -> Result<(), String> {
@@ -92,16 +93,33 @@ async fn settle_late(
     }
 }
 
+/// Refuses a data folder that has none of the adapters that the ledger keeps: the ledger lies elsewhere, and they would all
+/// be taken for damaged.
+async fn check_adapters_are_here(ledger: &dyn StoredLedger, folder: &Path) -> Result<(), String> {
+    let kept = ledger.kept_blobs().await.map_err(|e| e.to_string())?;
+    let is_here = |key: &BlobKey| folder.join("blobs").join(key.as_str()).exists();
+    if kept.is_empty() || kept.iter().any(|(key, _)| is_here(key)) || folder.join("blobs").exists()
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "the ledger keeps {} adapters and the data folder {} has none of them; start with the folder that has them \
+         (store.data_dir, --data), or copy its blobs here",
+        kept.len(),
+        folder.display()
+    ))
+}
+
 /// Opens ledger and blobs; the error names the file and the remedy.
 pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let folder = config.store.folder()?;
-    let ledger = SqliteLedger::open(&config.store.sqlite(&folder))
-        .await
-        .map_err(|e| e.to_string())?;
+    let place = config.store.place(&folder, &config.loops);
+    let ledger = place.open().await.map_err(|e| e.to_string())?;
+    check_adapters_are_here(&*ledger, &folder).await?;
     let late = LateTurns::open(&folder)
         .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
     let carry = Carry::default();
-    settle_late(&late, &ledger, config.runs(Loop::Collect), &carry).await?;
+    settle_late(&late, &*ledger, config.runs(Loop::Collect), &carry).await?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;
@@ -111,7 +129,6 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let lessons = lessons_of(&config.train);
     let consents = Consents::from_stored(decided);
     let rules = Rules::new(config.learning.clone(), lessons, consents);
-    let ledger = Arc::new(ledger);
     let remembered = SharedMemories::load(ledger.clone()).await;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let store: Arc<dyn People> = ledger.clone();

@@ -8,11 +8,10 @@ use clap::{Args, Subcommand};
 use hone_accounts::changes::{Actor, Changes, NewKey, Refusal, check_name};
 use hone_accounts::{Directory, expiry, password_fault};
 use hone_domain::{Millis, RateLimits, UserRole};
-use hone_ledger::{ApiKey, Keeper, KeyChange, Ledger, LedgerError, People, User, UserChange};
-use hone_ledger_sql::SqliteLedger;
+use hone_ledger::{ApiKey, Keeper, KeyChange, LedgerError, People, User, UserChange};
 use hone_runtime::{Clock, SystemClock};
 
-use super::place::{ACTOR, Place, ledger_file, tell_of_new_ledger};
+use super::place::{ACTOR, Place, old_ledger, tell_of_new_ledger};
 use crate::table::{Side::Left, table};
 
 const DAY_MS: Millis = 86_400_000;
@@ -184,7 +183,7 @@ pub(super) fn read<T>(
     place: &Place,
     work: impl AsyncFnOnce(&dyn People) -> Result<T, LedgerError>,
 ) -> Result<T, String> {
-    ledger_file(&place.config()?)?;
+    old_ledger(&place.config()?)?;
     at(place, async |people| Ok(work(people.store()).await?))
 }
 
@@ -216,8 +215,8 @@ fn at<T>(
         .build()
         .map_err(|error| format!("the async thread could not be started: {error}"))?;
     runtime.block_on(async {
-        let ledger = SqliteLedger::open_beside(&config.store.sqlite(&folder)).await;
-        let ledger = Arc::new(ledger.map_err(|e| e.to_string())?);
+        let ledger = config.store.place(&folder, &[]).open_beside().await;
+        let ledger = ledger.map_err(|e| e.to_string())?;
         let clock = Arc::new(SystemClock::default());
         // Nobody signs in here, so no identity provider is asked.
         let done = match Directory::open((ledger.clone(), clock), config.people, None).await {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use hone_ledger_sql::SqliteConfig;
+use hone_ledger_sql::LedgerPlace;
 use toml::Value as Toml;
 
 use crate::config::{Config, Sources};
@@ -34,21 +34,21 @@ impl Place {
     }
 }
 
-/// Where the ledger is that a configuration names; it has to exist.
-pub(crate) fn ledger_file(config: &Config) -> Result<SqliteConfig, String> {
-    let sqlite = config.store.sqlite(&config.store.folder()?);
-    match sqlite.file.exists() {
-        true => Ok(sqlite),
-        false => Err(format!(
+/// Where the ledger is that a configuration names; a file has to exist.
+pub(crate) fn old_ledger(config: &Config) -> Result<LedgerPlace, String> {
+    let place = config.store.place(&config.store.folder()?, &[]);
+    match &place {
+        LedgerPlace::Sqlite(sqlite) if !sqlite.file.exists() => Err(format!(
             "there is no ledger {}; --data or --config says where it is",
             sqlite.file.display()
         )),
+        _ => Ok(place),
     }
 }
 
 /// Says on the terminal where a ledger is about to be made: it may not be the server's.
 pub(crate) fn tell_of_new_ledger(config: &Config) {
-    if ledger_file(config).is_err()
+    if old_ledger(config).is_err()
         && let Ok(folder) = config.store.folder()
     {
         eprintln!(

@@ -4,6 +4,7 @@
 //! nobody knows is an error that names it and the nearest known one.
 
 mod error;
+mod hidden;
 mod keys;
 mod layers;
 mod origins;
@@ -248,6 +249,7 @@ impl Config {
         for key in &mut shown.http.keys {
             key.sha256 = "(hidden)".to_owned();
         }
+        shown.store.url = hidden::without_password(&shown.store.url);
         toml::to_string_pretty(&shown).map_err(|error| ConfigError(error.to_string()))
     }
 }

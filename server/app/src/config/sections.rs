@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use hone_domain::Loop;
 use hone_kernels::{ComputeType, WeightFormat};
-use hone_ledger_sql::SqliteConfig;
+use hone_ledger::Consumer;
+use hone_ledger_sql::{LedgerPlace, PostgresConfig, SqliteConfig};
 use hone_nn::{KvFormat, Model};
 use serde::{Deserialize, Serialize};
 
@@ -137,6 +139,8 @@ impl KeyValues {
 pub struct StoreConfig {
     /// Folder of the ledger and the adapters; empty takes the user's data folder.
     pub data_dir: String,
+    /// Address of a PostgreSQL database that has the ledger; empty keeps it in a file of the folder.
+    pub url: String,
     /// Connections that only read.
     pub readers: u32,
     /// How long to wait for another process that holds the database's lock, in milliseconds.
@@ -176,6 +180,25 @@ impl StoreConfig {
             bytes_max: Some(self.database_bytes_max).filter(|n| *n > 0),
             ..SqliteConfig::in_folder(folder)
         }
+    }
+
+    /// Where the ledger is: in the database of `store.url`, else in `folder`. `loops` are those of this process.
+    pub fn place(&self, folder: &Path, loops: &[Loop]) -> LedgerPlace {
+        if self.url.is_empty() {
+            return LedgerPlace::Sqlite(self.sqlite(folder));
+        }
+        let claims = [
+            (Loop::Judge, Consumer::Judge),
+            (Loop::Train, Consumer::Train),
+        ];
+        let claims = claims.into_iter().filter(|(name, _)| loops.contains(name));
+        LedgerPlace::Postgres(PostgresConfig {
+            readers: self.readers,
+            patience_ms: self.busy_timeout_ms,
+            roles: claims.map(|(_, consumer)| consumer).collect(),
+            folder: Some(folder.to_owned()),
+            ..PostgresConfig::at(&self.url)
+        })
     }
 
     pub(super) fn validate(&self) -> Result<(), String> {

@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use hone_api::settings::{Origin, Setting};
 
+use super::hidden::{HIDDEN, without_password};
 use super::layers::OPTIONAL;
 use super::origins::leaves;
 use super::{Config, ConfigError, DEFAULTS};
@@ -20,9 +21,6 @@ const SECRETS: [&str; 6] = [
     "client_secret",
     "password",
 ];
-
-/// What is shown instead.
-const HIDDEN: &str = "(set)";
 
 impl Config {
     /// Every setting, in the order of the defaults.
@@ -75,17 +73,6 @@ fn plain(number: f64) -> f64 {
         Ok(short) if f64::from(single) == number => short,
         _ => number,
     }
-}
-
-/// `scheme://user:password@host` without the password.
-fn without_password(text: &str) -> String {
-    let hidden = || {
-        let (scheme, rest) = text.split_once("://")?;
-        let (before, host) = rest.split_once('@')?;
-        let (user, _) = before.split_once(':').filter(|_| !before.contains('/'))?;
-        Some(format!("{scheme}://{user}:{HIDDEN}@{host}"))
-    };
-    hidden().unwrap_or_else(|| text.to_owned())
 }
 
 /// What the comments of the default files say of each key.

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use hone_ledger::{AuditEntry, Ledger, People};
-use hone_ledger_sql::{Maker, Replacing};
+use hone_ledger::AuditEntry;
+use hone_ledger_sql::{LedgerPlace, Maker, Replacing, SqliteConfig};
 use serde_json::json;
 
 use super::common::{check_adapter, entry, now_ms, open, run};
@@ -49,13 +49,25 @@ async fn note(config: &Config, entry: &AuditEntry) -> Result<(), String> {
     noted.map(drop).map_err(|error| error.to_string())
 }
 
+/// Where the ledger's file is. One that is no file is copied and put back by the database's own tools.
+fn file_of(config: &Config) -> Result<SqliteConfig, String> {
+    match config.store.place(&config.store.folder()?, &[]) {
+        LedgerPlace::Sqlite(sqlite) => Ok(sqlite),
+        LedgerPlace::Postgres(_) => Err(
+            "the ledger is in PostgreSQL (store.url): copy it with pg_dump and put it back with pg_restore; copy the \
+             folder blobs of the data folder along with it"
+                .to_owned(),
+        ),
+    }
+}
+
 /// Copies a data folder while its server runs.
 ///
 /// # Errors
 /// A sentence with a remedy.
 pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
     let config = args.place.config()?;
-    let folder = config.store.folder()?;
+    let sqlite = file_of(&config)?;
     let into = args.folder.display().to_string();
     let manifest = run(async {
         // The entry is in the copy too, so it comes first; what is refused leaves none.
@@ -66,7 +78,6 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode, String> {
             now_ms: now_ms(),
             check: &check_adapter,
         };
-        let sqlite = config.store.sqlite(&folder);
         let done = hone_ledger_sql::back_up(&sqlite, &args.folder, maker).await;
         done.map_err(|error| error.to_string())
     })?;
@@ -99,7 +110,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<ExitCode, String> {
     }
     let config = args.place.config()?;
     let folder = config.store.folder()?;
-    let sqlite = config.store.sqlite(&folder);
+    let sqlite = file_of(&config)?;
     let (manifest, aside) = run(async {
         let how = Replacing {
             replace: args.replace,

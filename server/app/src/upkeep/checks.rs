@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use hone_domain::Millis;
 use hone_judge::ModelKind;
-use hone_ledger::{AuditQuery, Ledger, People, Versions as _};
-use hone_ledger_sql::SqliteLedger;
+use hone_ledger::AuditQuery;
+use hone_ledger_sql::StoredLedger;
 use hone_monitor::in_place::FREE_BYTES_MIN;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
@@ -203,11 +203,11 @@ fn some(findings: &[String]) -> String {
     text
 }
 
-pub(super) async fn integrity(ledger: &SqliteLedger, quick: bool) -> Outcome {
+pub(super) async fn integrity(ledger: &dyn StoredLedger, quick: bool) -> Outcome {
     if quick {
         return skipped("opened; not every page was read (--quick)");
     }
-    match ledger.check_file().await {
+    match ledger.check_stored().await {
         Err(error) => broken(
             error.to_string(),
             "restore it from a backup (`hone restore`)",
@@ -220,7 +220,7 @@ pub(super) async fn integrity(ledger: &SqliteLedger, quick: bool) -> Outcome {
     }
 }
 
-pub(super) async fn laws(ledger: &SqliteLedger, quick: bool) -> Outcome {
+pub(super) async fn laws(ledger: &dyn StoredLedger, quick: bool) -> Outcome {
     if quick {
         return skipped("not checked (--quick)");
     }
@@ -237,7 +237,7 @@ pub(super) async fn laws(ledger: &SqliteLedger, quick: bool) -> Outcome {
     }
 }
 
-pub(super) async fn audit(ledger: &SqliteLedger) -> Outcome {
+pub(super) async fn audit(ledger: &dyn StoredLedger) -> Outcome {
     match ledger.verify_audit().await {
         Err(error) => broken(
             error.to_string(),
@@ -254,7 +254,7 @@ pub(super) async fn audit(ledger: &SqliteLedger) -> Outcome {
 }
 
 /// Whether what is or may be served is what was published.
-pub(super) async fn adapters(ledger: &SqliteLedger, folder: &Path) -> Outcome {
+pub(super) async fn adapters(ledger: &dyn StoredLedger, folder: &Path) -> Outcome {
     let restore = "restore a backup (`hone restore`)";
     let kept = match ledger.kept_blobs().await {
         Ok(kept) => kept,
@@ -292,7 +292,7 @@ pub(super) async fn adapters(ledger: &SqliteLedger, folder: &Path) -> Outcome {
     )
 }
 
-pub(super) async fn clock(ledger: &SqliteLedger) -> Outcome {
+pub(super) async fn clock(ledger: &dyn StoredLedger) -> Outcome {
     let now = now_ms();
     if now < EPOCH_MS {
         return broken(
@@ -323,7 +323,7 @@ pub(super) async fn clock(ledger: &SqliteLedger) -> Outcome {
     }
 }
 
-pub(super) async fn access(config: &Config, ledger: &SqliteLedger) -> Outcome {
+pub(super) async fn access(config: &Config, ledger: &dyn StoredLedger) -> Outcome {
     let address = config.http.address();
     let public = address.is_ok_and(|address| !address.ip().is_loopback());
     let place = match public {

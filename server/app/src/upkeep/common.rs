@@ -3,15 +3,16 @@
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
 use hone_domain::{Digest, Millis};
 use hone_ledger::AuditEntry;
-use hone_ledger_sql::SqliteLedger;
+use hone_ledger_sql::StoredLedger;
 use hone_nn::{PROBE_FILE, check_probe, peft};
 use hone_runtime::{Clock, SystemClock};
 use serde_json::Value;
 
-use crate::cli::place::{ACTOR, ledger_file};
+use crate::cli::place::{ACTOR, old_ledger};
 use crate::config::Config;
 
 /// Runs one piece of work to its end.
@@ -69,8 +70,7 @@ fn check_kept_probe(folder: &Path) -> Result<(), String> {
 }
 
 /// The ledger of a place.
-pub(super) async fn open(config: &Config) -> Result<SqliteLedger, String> {
-    let sqlite = ledger_file(config)?;
-    let ledger = SqliteLedger::open_beside(&sqlite).await;
+pub(super) async fn open(config: &Config) -> Result<Arc<dyn StoredLedger>, String> {
+    let ledger = old_ledger(config)?.open_beside().await;
     ledger.map_err(|error| error.to_string())
 }

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use hone_ledger::Ledger;
 use serde::Serialize;
 use serde_json::json;
 
 use super::checks::{self, Outcome, State, broken, fine, skipped};
 use super::common::{open, run};
-use crate::cli::place::Place;
+use crate::cli::place::{Place, old_ledger};
 use crate::config::Config;
 
 /// Exit status where something is broken.
@@ -131,9 +130,11 @@ pub(super) async fn examine(config: &Config, quick: bool) -> Vec<Finding> {
     note("disk", checks::disk(&folder));
     note("file system", checks::file_system(&folder));
     let ledger = open(config).await;
-    let exists = config.store.sqlite(&folder).file.exists();
+    // What is not in a file is expected to be there.
+    let exists = old_ledger(config).is_ok();
     match &ledger {
         Ok(ledger) => {
+            let ledger = &**ledger;
             note("ledger", checks::integrity(ledger, quick).await);
             note("laws", checks::laws(ledger, quick).await);
             note("audit log", checks::audit(ledger).await);

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use hone_domain::{Digest, Fate, PolicyVersion, Scope};
-use hone_ledger::{FateState, Ledger, People, Reading, TurnFilter, TurnView};
-use hone_ledger_sql::SqliteLedger;
+use hone_ledger::{FateState, TurnFilter, TurnView};
+use hone_ledger_sql::StoredLedger;
 use hone_nn::peft;
 use serde_json::{Value, json};
 
@@ -149,7 +149,7 @@ async fn write_to(
         _ => format!("the output cannot be written ({error})"),
     };
     let mut each = |view: &TurnView| writeln!(out, "{}", line(view)).map_err(unwritable);
-    let done = pages(&ledger, &filter, &mut each).await;
+    let done = pages(&*ledger, &filter, &mut each).await;
     ledger.close().await;
     out.flush().map_err(unwritable)?;
     done
@@ -157,7 +157,7 @@ async fn write_to(
 
 /// Hands every turn that passes to `each`; returns how many there were.
 async fn pages(
-    ledger: &SqliteLedger,
+    ledger: &dyn StoredLedger,
     filter: &TurnFilter,
     each: &mut dyn FnMut(&TurnView) -> Result<(), String>,
 ) -> Result<u64, String> {
@@ -237,7 +237,7 @@ async fn adapter(
         return Err(unwritable(out, &ErrorKind::AlreadyExists.into(), "folder"));
     }
     let ledger = open(config).await?;
-    let found = find(&ledger, (scope, version.map(PolicyVersion))).await;
+    let found = find(&*ledger, (scope, version.map(PolicyVersion))).await;
     let noted = match &found {
         Ok(_) => {
             let detail = json!({"version": version});
@@ -264,7 +264,7 @@ async fn adapter(
 
 /// Where the version's adapter lies.
 async fn find(
-    ledger: &SqliteLedger,
+    ledger: &dyn StoredLedger,
     (scope, version): (&str, Option<PolicyVersion>),
 ) -> Result<(String, Digest), String> {
     let known = Scope::meant(scope);

@@ -1,15 +1,17 @@
 //! What keeps a data folder well, from the command line: `hone doctor`, `hone backup`,
-//! `hone restore`, `hone export`. All of it works while the server runs, but for restoring.
+//! `hone restore`, `hone export`, `hone ledger`. All of it works while the server runs, but for restoring and moving.
 
 mod backup;
 mod checks;
 mod common;
 mod doctor;
 mod export;
+mod transfer;
 
 pub(crate) use backup::{BackupArgs, RestoreArgs, backup, restore};
 pub(crate) use doctor::{DoctorArgs, doctor};
 pub(crate) use export::{ExportCommand, export};
+pub(crate) use transfer::{LedgerCommand, ledger};
 
 #[cfg(test)]
 mod tests;

@@ -369,6 +369,7 @@ mod tests {
             questions: 1_000,
             users: 4,
             model: None,
+            busy: false,
             json: true,
             url: None,
             config: None,

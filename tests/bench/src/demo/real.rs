@@ -81,28 +81,7 @@ pub(super) async fn run(url: &str, is_json: bool, is_busy: bool) -> Result<()> {
         held_out(&client, "twin").await?,
     ];
     say(told("before", &before));
-    let mut learned_after_s = Vec::new();
-    let mut chatted = 0;
-    for asked in ASKED {
-        if learned_after_s.len() >= VERSIONS {
-            break;
-        }
-        ask(&client, "twin", asked, false).await?;
-        let turn = ask(&client, "person", asked, true).await?;
-        let learned = tokio::select! {
-            learned = complain(&client, &turn, &say) => learned?,
-            failed = chat(&client, &mut chatted), if is_busy => match failed? {},
-        };
-        match learned {
-            Ok(seconds) => {
-                say(format!(
-                    "answered by weights that learned it after {seconds:.0} s"
-                ));
-                learned_after_s.push(seconds);
-            }
-            Err(why) => say(format!("nothing was learned from it: {why}")),
-        }
-    }
+    let (learned_after_s, chatted) = complaints(&client, is_busy, &say).await?;
     let after = [
         held_out(&client, "person").await?,
         held_out(&client, "twin").await?,
@@ -131,6 +110,38 @@ pub(super) async fn run(url: &str, is_json: bool, is_busy: bool) -> Result<()> {
     ));
     println!("{}", serde_json::to_string(&summary)?);
     Ok(())
+}
+
+/// Complains until two versions came of it: after how many seconds each did, and how many answers somebody else
+/// got meanwhile.
+async fn complaints(
+    client: &Client,
+    is_busy: bool,
+    say: &impl Fn(String),
+) -> Result<(Vec<f64>, u64)> {
+    let mut learned_after_s = Vec::new();
+    let mut chatted = 0;
+    for asked in ASKED {
+        if learned_after_s.len() >= VERSIONS {
+            break;
+        }
+        ask(client, "twin", asked, false).await?;
+        let turn = ask(client, "person", asked, true).await?;
+        let learned = tokio::select! {
+            learned = complain(client, &turn, say) => learned?,
+            failed = chat(client, &mut chatted), if is_busy => match failed? {},
+        };
+        match learned {
+            Ok(seconds) => {
+                say(format!(
+                    "answered by weights that learned it after {seconds:.0} s"
+                ));
+                learned_after_s.push(seconds);
+            }
+            Err(why) => say(format!("nothing was learned from it: {why}")),
+        }
+    }
+    Ok((learned_after_s, chatted))
 }
 
 /// The turn's id and the answer of one question.
