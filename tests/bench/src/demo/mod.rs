@@ -374,7 +374,6 @@ mod tests {
             url: None,
             config: None,
             trust: Trust::default(),
-            busy: false,
         };
         let (show, users) = (Show::new(&options, 1), users(options.users, 1));
         let patience = Duration::from_secs(20);
