@@ -10,6 +10,7 @@ def task(tools, proxy, home, name, say, calls):
     """The three conversations of an agent: `say(words, resumed)` runs it, `calls` are those of the task and
     the one of the resumed session."""
     proxy.scripts = {"alpha": calls[:3], "beta": calls[3:]}
+    proxy.again = lambda words: say(words, False)
     said = say("task alpha: list, write and read", False)
     tools.check(f"{name} ends its task", said.returncode == 0, said)
     written = home / "work/a.txt"
@@ -156,4 +157,22 @@ def aider(tools, proxy, home):
     return "aider"
 
 
+def delegates(name, delegate, count):
+    """How an agent of that name has a sub-agent count lines."""
+
+    def flow(tools, proxy):
+        proxy.scripts = {"delta": [delegate], "epsilon": [count]}
+        said = proxy.again("task delta: have it counted")
+        tools.check(f"{name} delegates", said.returncode == 0, said)
+
+    return flow
+
+
+HELPER = {"description": "count lines", "prompt": "task epsilon: count"}
+DELEGATED = {
+    "opencode": delegates("opencode", ("task", HELPER | {"subagent_type": "general"}),
+                          ("bash", {"command": "wc -l a.txt", "description": "Count lines"})),
+    "qwen": delegates("Qwen Code", ("agent", HELPER | {"subagent_type": "general-purpose"}),
+                      ("run_shell_command", {"command": "wc -l a.txt", "is_background": False})),
+}
 AGENTS = {"aider": aider, "opencode": opencode, "qwen": qwen, "pi": pi, "continue": cn}
