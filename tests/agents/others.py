@@ -1,9 +1,12 @@
-"""Agents that speak chat completions: opencode, Qwen Code, Continue, pi and aider. Each runs a task of three
+"""Agents that speak chat completions: opencode, Qwen Code, Continue, pi, aider and OpenClaw. Each runs a task of three
 model calls, resumes its session with one more, and begins another conversation; run.py looks at what the server
-made of it. They are installed beside the others where AGENTS_MODULES and AGENTS_AIDER say (make agents-all)."""
+made of it. They are installed beside the others where AGENTS_MODULES, AGENTS_AIDER and AGENTS_OPENCLAW say (make agents-all)."""
 
 import json
 import os
+import pathlib
+
+OPENCLAW = pathlib.Path(os.environ.get("AGENTS_OPENCLAW", "tests/openclaw/node_modules")).resolve()
 
 
 def task(tools, proxy, home, name, say, calls):
@@ -157,6 +160,31 @@ def aider(tools, proxy, home):
     return "aider"
 
 
+def openclaw(tools, proxy, home):
+    """It has a Node of its own and is installed by make openclaw."""
+    model = {"id": tools.MODEL, "name": "hone", "contextWindow": 32768, "maxTokens": 512,
+             "compat": {"sendSessionAffinityHeaders": True}}
+    provider = {"baseUrl": f"{proxy.url}/v1", "apiKey": "none", "api": "openai-completions", "models": [model]}
+    defaults = {"model": {"primary": f"hone/{tools.MODEL}"}, "workspace": str(home / "work")}
+    config = home / ".openclaw/openclaw.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps({"models": {"providers": {"hone": provider}}, "agents": {"defaults": defaults}}))
+    program = [OPENCLAW / ".bin/node", OPENCLAW / "openclaw/openclaw.mjs", "agent", "--local"]
+    sessions = []
+
+    def say(words, resumed):
+        if not resumed:
+            sessions.append(f"talk-{len(sessions)}")
+        return tools.run([*program, "--session-id", sessions[-1], "--message", words], home)
+
+    return task(tools, proxy, home, "OpenClaw", say, [
+        ("exec", {"command": "ls"}),
+        ("write", {"path": "a.txt", "content": "one\ntwo\n"}),
+        ("read", {"path": "a.txt"}),
+        ("exec", {"command": "cat a.txt"}),
+    ])
+
+
 def delegates(name, delegate, count):
     """How an agent of that name has a sub-agent count lines."""
 
@@ -175,4 +203,4 @@ DELEGATED = {
     "qwen": delegates("Qwen Code", ("agent", HELPER | {"subagent_type": "general-purpose"}),
                       ("run_shell_command", {"command": "wc -l a.txt", "is_background": False})),
 }
-AGENTS = {"aider": aider, "opencode": opencode, "qwen": qwen, "pi": pi, "continue": cn}
+AGENTS = {"aider": aider, "opencode": opencode, "openclaw": openclaw, "qwen": qwen, "pi": pi, "continue": cn}

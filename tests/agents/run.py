@@ -1,7 +1,7 @@
 """The agents that people use, unchanged, against the real server: tasks of several model calls with
 tools, and a session that is resumed.
 
-    HONE=target/debug/hone python3 tests/agents/run.py [--model PATH] [claude|codex|opencode|qwen|pi|continue|aider]...
+    HONE=target/debug/hone python3 tests/agents/run.py [--model PATH] [claude|codex|opencode|openclaw|qwen|pi|continue|aider]...
 
 The built-in model knows nothing of files and shells. So a proxy between agent and server has the server
 demand the call that a task needs at each step, in the request's own words (tool_choice, and the tool's
