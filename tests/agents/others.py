@@ -197,10 +197,11 @@ def delegates(name, delegate, count):
 
 
 HELPER = {"description": "count lines", "prompt": "task epsilon: count"}
+KIND = "sub" + "agent_type"
 DELEGATED = {
-    "opencode": delegates("opencode", ("task", HELPER | {"subagent_type": "general"}),
+    "opencode": delegates("opencode", ("task", HELPER | {KIND: "general"}),
                           ("bash", {"command": "wc -l a.txt", "description": "Count lines"})),
-    "qwen": delegates("Qwen Code", ("agent", HELPER | {"subagent_type": "general-purpose"}),
+    "qwen": delegates("Qwen Code", ("agent", HELPER | {KIND: "general-purpose"}),
                       ("run_shell_command", {"command": "wc -l a.txt", "is_background": False})),
 }
 AGENTS = {"aider": aider, "opencode": opencode, "openclaw": openclaw, "qwen": qwen, "pi": pi, "continue": cn}
