@@ -99,9 +99,9 @@ agents: tests/agents/node_modules/.ready ## Claude Code and Codex themselves, wh
 	$(CARGO) build $(TESTED) --bin hone
 	HONE=target/debug/hone python3 tests/agents/run.py $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
 
-agents-all: agents tests/agents/all/node_modules/.ready target/venv-aider/.ready ## the same with opencode, Qwen Code, pi, Continue and aider (1.2 GB)
+agents-all: agents tests/agents/all/node_modules/.ready target/venv-aider/.ready tests/openclaw/node_modules/.ready ## the same with opencode, Qwen Code, pi, Continue, aider and OpenClaw (1.2 GB)
 	HONE=target/debug/hone AGENTS_MODULES=tests/agents/all/node_modules AGENTS_AIDER=$(CURDIR)/target/venv-aider/bin/aider \
-	  python3 tests/agents/run.py opencode qwen pi continue aider $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
+	  python3 tests/agents/run.py opencode qwen pi continue aider openclaw $(if $(MODEL_PATH),--model "$(MODEL_PATH)")
 
 target/venv-aider/.ready: tests/agents/aider_requirements.txt
 	python3 -m venv target/venv-aider

@@ -1,15 +1,19 @@
-"""Agents that speak chat completions: opencode, Qwen Code, Continue, pi and aider. Each runs a task of three
+"""Agents that speak chat completions: opencode, Qwen Code, Continue, pi, aider and OpenClaw. Each runs a task of three
 model calls, resumes its session with one more, and begins another conversation; run.py looks at what the server
-made of it. They are installed beside the others where AGENTS_MODULES and AGENTS_AIDER say (make agents-all)."""
+made of it. They are installed beside the others where AGENTS_MODULES, AGENTS_AIDER and AGENTS_OPENCLAW say (make agents-all)."""
 
 import json
 import os
+import pathlib
+
+OPENCLAW = pathlib.Path(os.environ.get("AGENTS_OPENCLAW", "tests/openclaw/node_modules")).resolve()
 
 
 def task(tools, proxy, home, name, say, calls):
     """The three conversations of an agent: `say(words, resumed)` runs it, `calls` are those of the task and
     the one of the resumed session."""
     proxy.scripts = {"alpha": calls[:3], "beta": calls[3:]}
+    proxy.again = lambda words: say(words, False)
     said = say("task alpha: list, write and read", False)
     tools.check(f"{name} ends its task", said.returncode == 0, said)
     written = home / "work/a.txt"
@@ -156,4 +160,48 @@ def aider(tools, proxy, home):
     return "aider"
 
 
-AGENTS = {"aider": aider, "opencode": opencode, "qwen": qwen, "pi": pi, "continue": cn}
+def openclaw(tools, proxy, home):
+    """It has a Node of its own and is installed by make openclaw."""
+    model = {"id": tools.MODEL, "name": "hone", "contextWindow": 32768, "maxTokens": 512,
+             "compat": {"sendSessionAffinityHeaders": True}}
+    provider = {"baseUrl": f"{proxy.url}/v1", "apiKey": "none", "api": "openai-completions", "models": [model]}
+    defaults = {"model": {"primary": f"hone/{tools.MODEL}"}, "workspace": str(home / "work")}
+    config = home / ".openclaw/openclaw.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps({"models": {"providers": {"hone": provider}}, "agents": {"defaults": defaults}}))
+    program = [OPENCLAW / ".bin/node", OPENCLAW / "openclaw/openclaw.mjs", "agent", "--local"]
+    sessions = []
+
+    def say(words, resumed):
+        if not resumed:
+            sessions.append(f"talk-{len(sessions)}")
+        return tools.run([*program, "--session-id", sessions[-1], "--message", words], home)
+
+    return task(tools, proxy, home, "OpenClaw", say, [
+        ("exec", {"command": "ls"}),
+        ("write", {"path": "a.txt", "content": "one\ntwo\n"}),
+        ("read", {"path": "a.txt"}),
+        ("exec", {"command": "cat a.txt"}),
+    ])
+
+
+def delegates(name, delegate, count):
+    """How an agent of that name has a sub-agent count lines."""
+
+    def flow(tools, proxy):
+        proxy.scripts = {"delta": [delegate], "epsilon": [count]}
+        said = proxy.again("task delta: have it counted")
+        tools.check(f"{name} delegates", said.returncode == 0, said)
+
+    return flow
+
+
+HELPER = {"description": "count lines", "prompt": "task epsilon: count"}
+KIND = "sub" + "agent_type"
+DELEGATED = {
+    "opencode": delegates("opencode", ("task", HELPER | {KIND: "general"}),
+                          ("bash", {"command": "wc -l a.txt", "description": "Count lines"})),
+    "qwen": delegates("Qwen Code", ("agent", HELPER | {KIND: "general-purpose"}),
+                      ("run_shell_command", {"command": "wc -l a.txt", "is_background": False})),
+}
+AGENTS = {"aider": aider, "opencode": opencode, "openclaw": openclaw, "qwen": qwen, "pi": pi, "continue": cn}

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::sqlite::{MARK_FILE, RESTORING, folder_of};
-use crate::{SqliteConfig, SqliteLedger};
+use crate::{SqliteConfig, SqliteLedger, StoredLedger as _};
 use hone_ledger::{Ledger, LedgerError};
 
 /// The file that names all others.

@@ -5,10 +5,11 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 
 /// The migrations of files, each a name and a text.
 pub(crate) fn of(files: &'static [(&'static str, &'static str)]) -> Migrator {
-    Migrator::with_migrations(files.iter().copied().map(migration).collect())
+    let each = files.iter().map(|(name, text)| migration(name, text));
+    Migrator::with_migrations(each.collect())
 }
 
-fn migration((name, text): (&str, &'static str)) -> Migration {
+fn migration(name: &str, text: &'static str) -> Migration {
     let (version, description) = name.split_once('_').unwrap_or((name, ""));
     Migration::new(
         version.parse().expect("the name begins with a number"),

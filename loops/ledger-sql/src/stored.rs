@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use hone_domain::{BlobKey, Digest};
 use hone_ledger::{Answers, Ledger, LedgerError, Memories, People, Personal, Versions};
 
-use crate::queries::Store;
+use crate::queries::{Held as _, Store, versions};
 use crate::{PostgresConfig, PostgresLedger, SqlLedger, SqliteConfig, SqliteLedger};
 
 /// A ledger in a database, whichever it is.
@@ -29,7 +29,9 @@ pub trait StoredLedger: Ledger + People + Personal + Versions + Answers + Memori
 #[async_trait]
 impl<S: Store> StoredLedger for SqlLedger<S> {
     async fn kept_blobs(&self) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
-        Self::kept_blobs(self).await
+        let mut moment = self.store.look().await?;
+        let kept = versions::kept_blobs(&mut moment.connection()).await;
+        self.store.explain(kept)
     }
 
     async fn check_stored(&self) -> Result<Vec<String>, LedgerError> {

@@ -295,11 +295,10 @@ async fn copy<A: Store, B: Store>(
     let mut after = target.store.explain(last)?;
     drop(moment);
     let columns = names(table.columns);
-    let holders: Vec<String> = (1..=table.columns.len()).map(|n| format!("${n}")).collect();
     let insert = format!(
         "insert into {} ({columns}) values ({})",
         table.name,
-        holders.join(", ")
+        parameters(table.columns.len())
     );
     loop {
         let mut moment = source.store.look().await?;
@@ -349,13 +348,14 @@ async fn copy_places<A: Store, B: Store>(
     .await;
     let (turn, verdict, revision) = source.store.explain(places.map_err(Fault::Sql))?;
     let mut writing = target.store.begin().await?;
-    let done = put_places(&mut writing.connection(), (turn, verdict), revision).await;
+    let done = put_places(&mut writing.connection(), turn, verdict, revision).await;
     finish(target, writing, done).await
 }
 
 async fn put_places(
     connection: &mut Connection<'_>,
-    (turn, verdict): (i64, i64),
+    turn: i64,
+    verdict: i64,
     revision: i64,
 ) -> Result<(), Fault> {
     db::query("update watch_places set turn_number = $1, verdict_number = $2")
@@ -375,6 +375,12 @@ fn names(columns: &[(Kind, &'static str)]) -> String {
     names.join(", ")
 }
 
+/// The first so many parameters of a statement.
+fn parameters(count: usize) -> String {
+    let all: Vec<String> = (1..=count).map(|n| format!("${n}")).collect();
+    all.join(", ")
+}
+
 /// Rows after a key, in the order of keys.
 async fn page(
     connection: &mut Connection<'_>,
@@ -384,10 +390,9 @@ async fn page(
 ) -> Result<Vec<Vec<Value>>, Fault> {
     let keys = names(&table.columns[..table.keys]);
     let mut values = after.unwrap_or_default().to_vec();
-    let holders: Vec<String> = (1..=values.len()).map(|n| format!("${n}")).collect();
     let after = match values.is_empty() {
         true => String::new(),
-        false => format!("where ({keys}) > ({})", holders.join(", ")),
+        false => format!("where ({keys}) > ({})", parameters(values.len())),
     };
     values.push(Value::Integer(i64::try_from(most).ok()));
     let sql = format!(

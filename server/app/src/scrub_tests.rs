@@ -4,7 +4,7 @@
 use hone_blobs::FsBlobs;
 use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
 use hone_ledger::{Import, Ledger};
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, StoredLedger as _};
 use hone_nn::Adapter;
 use hone_runtime::SystemClock;
 use serde_json::Value;

@@ -48,14 +48,6 @@ impl Statements {
         });
     }
 
-    fn push_apart(&mut self, text: &'static str, values: Values) {
-        self.0.push(Statement {
-            text,
-            values,
-            is_apart: true,
-        });
-    }
-
     /// Runs them in one call where the database takes several in one, else one after the other, but for rows that one
     /// statement may store.
     async fn run(self, connection: &mut Connection<'_>) -> Result<Vec<Row>, Fault> {
@@ -183,13 +175,12 @@ impl Script {
         rows: &[T],
         bind: impl Fn(Values, &T) -> Values,
     ) -> Result<(), Fault> {
-        for chunk in rows.chunks(ROWS_MAX) {
-            self.make_room(connection).await?;
-            for row in chunk {
-                self.statements.push(sql, bind(Values::default(), row));
-            }
-        }
-        Ok(())
+        self.add(connection, rows, |row| Statement {
+            text: sql,
+            values: bind(Values::default(), row),
+            is_apart: false,
+        })
+        .await
     }
 
     /// The same for rows of an insert, none of which needs another one or has its key.
@@ -200,12 +191,23 @@ impl Script {
         rows: &[T],
         bind: impl Fn(Values, &T) -> Values,
     ) -> Result<(), Fault> {
+        self.add(connection, rows, |row| Statement {
+            text: sql,
+            values: bind(Values::default(), row),
+            is_apart: true,
+        })
+        .await
+    }
+
+    async fn add<T>(
+        &mut self,
+        connection: &mut Connection<'_>,
+        rows: &[T],
+        statement: impl Fn(&T) -> Statement,
+    ) -> Result<(), Fault> {
         for chunk in rows.chunks(ROWS_MAX) {
             self.make_room(connection).await?;
-            for row in chunk {
-                self.statements
-                    .push_apart(sql, bind(Values::default(), row));
-            }
+            self.statements.0.extend(chunk.iter().map(&statement));
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
-use super::clock::{TELLABLE_MS, now_ms};
+use super::clock;
 use super::fault::explain_opening;
 use super::moving::{self, Marking};
 use super::roles::{LOCK, Roles, lock_name};
@@ -170,8 +170,8 @@ async fn open_at(
     let connected = tokio::time::timeout(patience, options.connect()).await;
     let mut connection = connected.map_err(|_| sqlx::Error::PoolTimedOut)??;
     let (options, ahead_ms) = check_server(&mut connection, options, shown).await?;
-    check_schema(&mut connection, (config, opener), shown).await?;
-    let held = Roles::take(options.connect().await?, roles, (&config.schema, shown)).await?;
+    check_schema(&mut connection, config, opener, shown).await?;
+    let held = Roles::take(options.connect().await?, roles, &config.schema, shown).await?;
     prepare(&mut connection, config, shown).await?;
     let lock: i64 = sqlx::query_scalar(AssertSqlSafe(format!("select {LOCK}")))
         .bind(lock_name(&config.schema, "writes"))
@@ -242,7 +242,7 @@ async fn check_server(
             "the database {shown} can only be read; name the primary server in store.url, not a standby"
         )));
     }
-    let ahead = database_ms - now_ms();
+    let ahead = clock::ahead_ms(database_ms);
     if ahead.abs() > SKEW_MAX_MS {
         let (seconds, side) = (
             ahead.abs() / 1_000,
@@ -258,14 +258,14 @@ async fn check_server(
         "off" => options.options([("synchronous_commit", "on")]),
         _ => options,
     };
-    let ahead = if ahead.abs() < TELLABLE_MS { 0 } else { ahead };
     Ok((options, ahead))
 }
 
 /// Refuses a schema of another program or of a newer one.
 async fn check_schema(
     connection: &mut PgConnection,
-    (config, opener): (&PostgresConfig, Opener),
+    config: &PostgresConfig,
+    opener: Opener,
     shown: &str,
 ) -> Result<(), Fault> {
     let (schema, known) = (&config.schema, known_version());

@@ -8,6 +8,7 @@ use sqlx::{Connection as _, PgConnection};
 use super::server::Server;
 use super::tests::fresh;
 use super::{PostgresConfig, PostgresLedger};
+use crate::StoredLedger as _;
 
 async fn refusal(config: &PostgresConfig) -> String {
     match PostgresLedger::open(config).await.err() {

@@ -27,7 +27,8 @@ impl Roles {
     pub(super) async fn take(
         mut connection: PgConnection,
         roles: &[Consumer],
-        (schema, shown): (&str, &str),
+        schema: &str,
+        shown: &str,
     ) -> Result<Self, Fault> {
         for role in roles {
             let role = leases::name(*role);

@@ -9,7 +9,7 @@ use hone_ledger::{ForgetReport, ForgetWish, LedgerError};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
-use super::clock::{self, TELLABLE_MS};
+use super::clock;
 use super::roles::Roles;
 use super::writing::Writing;
 use super::{fault, schema};
@@ -67,11 +67,19 @@ impl PostgresStore {
         fault::explain(Fault::Sql(error), &self.shown)
     }
 
+    fn unfinished(&self, fault: Fault, may_succeed: fn(&Fault) -> bool) -> Unfinished {
+        let again = may_succeed(&fault);
+        let error = fault::explain(fault, &self.shown);
+        match again {
+            true => Unfinished::Again(error),
+            false => Unfinished::Failed(error),
+        }
+    }
+
     /// Notes what the database's clock said just now.
     fn note_clock(&self, database_ms: Millis) {
-        let ahead = database_ms - clock::now_ms();
-        let told = if ahead.abs() < TELLABLE_MS { 0 } else { ahead };
-        self.ahead_ms.store(told, Ordering::Relaxed);
+        let ahead = clock::ahead_ms(database_ms);
+        self.ahead_ms.store(ahead, Ordering::Relaxed);
     }
 }
 
@@ -124,12 +132,7 @@ impl Store for PostgresStore {
             }
             Err(fault) => {
                 writing.undo().await;
-                let again = fault::is_transient(&fault);
-                let error = fault::explain(fault, &self.shown);
-                Err(match again {
-                    true => Unfinished::Again(error),
-                    false => Unfinished::Failed(error),
-                })
+                Err(self.unfinished(fault, fault::is_transient))
             }
         }
     }
@@ -139,13 +142,7 @@ impl Store for PostgresStore {
             return Ok(());
         };
         // Whether a commit that was sent has been done is not known once the connection is gone.
-        let fault = Fault::Sql(error);
-        let again = fault::is_undone(&fault);
-        let error = fault::explain(fault, &self.shown);
-        Err(match again {
-            true => Unfinished::Again(error),
-            false => Unfinished::Failed(error),
-        })
+        Err(self.unfinished(Fault::Sql(error), fault::is_undone))
     }
 
     fn lease_time(&self, at_ms: Millis) -> Millis {

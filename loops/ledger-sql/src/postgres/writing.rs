@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row as _};
 use crate::db::Connection;
 use crate::queries::Held;
 
-/// The connection in the hands of one writer.
+/// The connection, while one writer has it.
 pub struct Writing {
     /// None once it is given back.
     connection: Option<PoolConnection<Postgres>>,

@@ -73,8 +73,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hone_domain::{
-    BlobKey, Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition,
-    TransitionId, Turn, TurnId, Verdict,
+    Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn,
+    TurnId, Verdict,
 };
 use hone_ledger::{
     ApiKey, AuditCheck, AuditCount, AuditEntry, AuditQuery, AuditRecord, Changed, Claim, Claimed,
@@ -192,25 +192,6 @@ pub trait Store: Send + Sync + 'static {
 /// The ledger in a database.
 pub struct SqlLedger<S> {
     pub(crate) store: S,
-}
-
-impl<S: Store> SqlLedger<S> {
-    /// Where the adapters lie that a version of this ledger may still be served from, with the content
-    /// hash that each was published with.
-    ///
-    /// # Errors
-    /// What the database said.
-    pub async fn kept_blobs(&self) -> Result<Vec<(BlobKey, Digest)>, LedgerError> {
-        look!(self, connection => versions::kept_blobs(connection))
-    }
-
-    /// Looks at everything that is stored; each finding is a line.
-    ///
-    /// # Errors
-    /// What the database said.
-    pub async fn check_stored(&self) -> Result<Vec<String>, LedgerError> {
-        self.store.check().await
-    }
 }
 
 #[async_trait]

@@ -644,6 +644,25 @@ async fn agents_of_an_agent_have_sessions_of_their_own() {
 }
 
 #[tokio::test]
+async fn a_session_names_its_parent_in_the_words_of_each_client() {
+    for headers in [
+        [("thread-id", "child"), ("x-codex-parent-thread-id", "root")],
+        [("x-session-id", "child"), ("x-parent-session-id", "root")],
+        [
+            ("x-claude-code-agent-id", "child"),
+            ("x-claude-code-session-id", "root"),
+        ],
+    ] {
+        let stage = Stage::new(Recorder::Collects).await;
+        let body = body(RESPONSES, &json!({"input": "help"}));
+        with_headers(&stage, (RESPONSES, &body), &headers).await;
+        let told = stage.told.lock().unwrap();
+        let edge = told.turns[0].admission.metadata.get("parent_session");
+        assert_eq!(edge.map(String::as_str), Some("root"), "{headers:?}");
+    }
+}
+
+#[tokio::test]
 async fn housekeeping_is_a_side_turn_and_nobodys_next_state() {
     let stage = Stage::new(Recorder::Collects).await;
     let titles = json!({"type": "json_schema", "schema": {"type": "object", "properties": {"title": {"type": "string"}}}});
