@@ -1,11 +1,13 @@
 //! Bodies of memories: what people said once, kept for later conversations.
 
-use hone_domain::{Memory, MemoryId, MemoryKind, MemoryOrigin, MemoryRefusal, TurnId, kept_text};
+use hone_domain::{
+    Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, TurnId, kept_text,
+};
 use hone_ledger::MemoryChange;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::RequestError;
+use crate::{List, RequestError};
 
 /// Whose, and which page.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
@@ -65,6 +67,21 @@ impl From<Memory> for MemoryReply {
             origin: memory.origin,
         }
     }
+}
+
+/// A page of memories, and what the caller's requests do with memories.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct MemoriesReply {
+    /// The page.
+    #[serde(flatten)]
+    pub page: List<MemoryReply>,
+    /// What a request does where it does not say: `off`, `read` (it is shown them) or `full` (what is said in it
+    /// can become one).
+    #[schema(value_type = String)]
+    pub mode: MemoryMode,
+    /// The most that a request may do, by the consent; `off` where several people share this policy.
+    #[schema(value_type = String)]
+    pub mode_max: MemoryMode,
 }
 
 /// The body that adds a memory.

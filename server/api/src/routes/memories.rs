@@ -6,7 +6,9 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
-use hone_domain::{Learning, MemoryId, MemoryKind, MemoryOrigin, MemoryRefusal, Scope};
+use hone_domain::{
+    Learning, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Scope, TurnKind,
+};
 use hone_ledger::{Added, LedgerError, NewMemory, Window};
 use serde_json::json;
 
@@ -20,7 +22,7 @@ use crate::request_context::RequestContext;
 use hone_api_types::List;
 use hone_api_types::learning::UserQuery;
 use hone_api_types::memories::{
-    MemoriesForgotten, MemoryPage, MemoryPatch, MemoryReply, MemoryRequest, words,
+    MemoriesForgotten, MemoriesReply, MemoryPage, MemoryPatch, MemoryReply, MemoryRequest, words,
 };
 
 fn id_of(text: &str) -> Result<MemoryId, ApiError> {
@@ -45,14 +47,14 @@ fn conflict(message: String) -> ApiError {
     path = "/v1/memories",
     params(MemoryPage),
     responses(
-        (status = 200, body = List<MemoryReply>),
+        (status = 200, body = MemoriesReply),
     )
 )]
 pub async fn list_memories(
     State(http): State<Arc<Http>>,
     context: RequestContext,
     query: Result<Query<MemoryPage>, QueryRejection>,
-) -> Reply<List<MemoryReply>> {
+) -> Reply<MemoriesReply> {
     let query = lists::query(query)?;
     let scope = whole_scope(&http, &context, query.user.as_deref())?;
     let before = lists::before(query.before.as_deref())?;
@@ -64,10 +66,25 @@ pub async fn list_memories(
     let is_full = rows.len() == page.limit;
     let last = rows.last().filter(|_| is_full).map(|row| row.number);
     let data = rows.into_iter().map(|row| row.memory.into()).collect();
-    Ok(Json(List::page(
-        data,
-        last.map(|number| number.to_string()),
-    )))
+    let (mode, mode_max) = modes(&http, &context, &scope);
+    Ok(Json(MemoriesReply {
+        page: List::page(data, last.map(|number| number.to_string())),
+        mode,
+        mode_max,
+    }))
+}
+
+/// What a main turn of the caller does with memories where its request does not say, and the most that it may do.
+fn modes(http: &Http, context: &RequestContext, scope: &Scope) -> (MemoryMode, MemoryMode) {
+    let owner = &context.caller.owner;
+    let is_shared = http.rules.scope(owner, None).1.is_some();
+    let learning = http.rules.consent(owner, scope).0.learning;
+    let most = MemoryMode::Full.allowed(learning, TurnKind::Main, is_shared);
+    let inference = http.inference.as_ref();
+    // Where nothing is answered, nothing is shown.
+    let configured = inference.map_or(MemoryMode::Off, |inference| inference.memory.config.mode);
+    let mode = context.caller.memory.unwrap_or(configured);
+    (mode.min(most), most)
 }
 
 /// Adds a memory; one that says the same is given back as it is.

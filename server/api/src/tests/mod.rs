@@ -16,6 +16,7 @@ mod guarding;
 mod imports;
 mod learning;
 mod limits;
+mod memories;
 mod openapi;
 mod page;
 mod people;
