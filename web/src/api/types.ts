@@ -73,7 +73,10 @@ export interface KeptMessage extends Omit<Message, 'tool_calls'> {
 export type Fate = Reply<'FateReply'>
 export type Feedback = Reply<'FeedbackView'>
 export type FeedbackReply = Reply<'FeedbackReply'>
-export type HoneNote = Omit<Reply<'HoneNote'>, 'others'>
+export type HoneNote = Omit<Reply<'HoneNote'>, 'memories' | 'question' | 'others'> & {
+  /** Absent where the prompt shows none. */
+  memories?: string[]
+}
 export type SessionRow = Reply<'SessionReply'>
 export type SessionTurn = Closer<'SessionTurnReply', { messages: KeptMessage[]; tool_calls: ToolCall[] }>
 export type SessionView = Reply<'SessionHead'> & { turns: SessionTurn[]; next: string | null }
@@ -248,6 +251,22 @@ export interface NewKey {
   /** The secret; only in this reply. */
   key: string
 }
+
+// === Memories ===
+
+export type MemoryMode = 'off' | 'read' | 'full'
+export type MemoryKind = 'fact' | 'preference'
+export type Memory = Closer<'MemoryReply', { kind: MemoryKind; origin: 'said' | 'judged' | 'imported' }>
+
+/** What requests do with memories. */
+export interface MemoryModes {
+  /** Where they do not say. */
+  mode: MemoryMode
+  /** At most, by one's consent. */
+  mode_max: MemoryMode
+}
+
+export type Memories = List<Memory> & MemoryModes
 
 // === The console ===
 

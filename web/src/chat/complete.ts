@@ -8,6 +8,7 @@ export interface Request {
   model: string
   messages: Message[]
   session_id?: string
+  hone?: { memory: 'full' | 'off' }
 }
 
 export interface Heard {

@@ -5,6 +5,7 @@
 
 import { ApiError, explain } from '../api/client'
 import type { Fate, Feedback, HoneNote, KeptMessage, Message, ToolCall } from '../api/types'
+import { setting } from '../memory/setting.svelte'
 import { complete } from './complete'
 import { refreshFate } from './fates'
 import { loadSession } from './session'
@@ -29,6 +30,8 @@ export class TurnNode {
   note = $state<HoneNote | null>(null)
   fate = $state<Fate | null>(null)
   feedback = $state<Feedback | null>(null)
+  /** The memories that its prompt showed; null while nobody knows. */
+  memories = $state.raw<string[] | null>(null)
   /** How often the server did not know it. */
   misses = $state(0)
   startedMs: number
@@ -219,7 +222,7 @@ export class Conversation {
       const from = instead?.turnId ? instead : parent
       this.forgotten ||= from !== null && (await refreshFate(from))
       if (this.forgotten) throw new ApiError('This chat was forgotten.', 404, 'forgotten')
-      const request = { model, messages: [...this.history(parent), ...messages], session_id: this.key ?? undefined }
+      const request = { model, messages: [...this.history(parent), ...messages], session_id: this.key ?? undefined, hone: setting.wish }
       await complete(request, this.listener(node, paint), abort.signal)
       paint.flush()
       node.state = 'done'
@@ -252,6 +255,7 @@ export class Conversation {
         node.stop = reason
         node.note = note
         if (note) node.version = note.policy_version
+        if (note) node.memories = note.memories ?? []
       },
     }
   }

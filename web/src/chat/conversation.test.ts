@@ -1,5 +1,7 @@
 import { afterEach, expect, it, vi } from 'vitest'
-import type { Fate } from '../api/types'
+import { account } from '../account/account.svelte'
+import type { Fate, Me } from '../api/types'
+import { setting } from '../memory/setting.svelte'
 import { Conversation, TurnNode } from './conversation.svelte'
 
 function tree(...turns: [id: string, parent: string | null][]): Conversation {
@@ -169,4 +171,22 @@ it('stops the answer in sight, and another branch by itself', async () => {
   chat.stop()
   await answers[1]
   expect(states()).toEqual(['stopped', 'stopped'])
+})
+
+it('a request says what one chose about memories, and the answer names those it was shown', async () => {
+  const bodies: { hone?: unknown }[] = []
+  const note = (memories?: string[]) => ({ collected: true, policy_version: 0, turn_id: 'turn_a', session_id: 'sess_a', memories })
+  const notes = [note(), note(['mem_1', 'mem_2'])]
+  vi.stubGlobal('fetch', async (_: string, { body }: { body: string }) => {
+    bodies.push(JSON.parse(body))
+    const chunk = { choices: [{ delta: { content: 'Hi.' }, finish_reason: 'stop' }], hone: notes.shift() }
+    return new Response(`data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`)
+  })
+  account.me = { name: 'ann' } as Me
+  const first = await new Conversation(null, 'chat-1').say('hello', 'm')
+  setting.set('full')
+  const second = await new Conversation(null, 'chat-2').say('hello', 'm')
+  account.me = null
+  expect(bodies.map((body) => body.hone)).toEqual([undefined, { memory: 'full' }])
+  expect([first.memories, second.memories]).toEqual([[], ['mem_1', 'mem_2']])
 })

@@ -50,3 +50,21 @@ it('a server that does not answer is no proof that a turn is not kept', async ()
   for (let look = 0; look < 9; look += 1) await refreshFate(node)
   expect(node.isKept).toBeNull()
 })
+
+it('of a chat that was loaded each turn is asked once which memories it was shown', async () => {
+  vi.useFakeTimers()
+  vi.stubGlobal('document', { hidden: false })
+  const fetch = vi.fn(async (path: string) =>
+    path.endsWith('gone') ? Response.json({}, { status: 404 }) : Response.json({ fate, feedback: [], memories: ['mem_1'] }),
+  )
+  vi.stubGlobal('fetch', fetch)
+  const nodes = ['turn_a', 'turn_b', 'gone'].map((turnId) => {
+    const node = new TurnNode(turnId, null, [], 0)
+    return Object.assign(node, { turnId, state: 'done', fate })
+  })
+  const stop = followFates(() => nodes)
+  await vi.advanceTimersByTimeAsync(60_000)
+  stop()
+  expect(nodes.map((node) => node.memories)).toEqual([['mem_1'], ['mem_1'], []])
+  expect(fetch).toHaveBeenCalledTimes(3)
+})

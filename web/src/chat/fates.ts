@@ -26,7 +26,7 @@ export function followFates(path: () => TurnNode[]): () => void {
 
 function isOpen(node: TurnNode): boolean {
   if (!node.turnId || node.live || node.isKept === false) return false
-  return node.fate === null || node.fate.state === 'pending'
+  return node.fate === null || node.fate.state === 'pending' || node.memories === null
 }
 
 /** Whether the turn was there once and is not any more: it was forgotten, in another tab say. */
@@ -37,9 +37,11 @@ export async function refreshFate(node: TurnNode): Promise<boolean> {
     node.fate = turn.fate
     if (node.state === 'stopped') takeRest(node, turn)
     node.feedback = turn.feedback.at(-1) ?? node.feedback
+    node.memories = turn.memories
     return false
   } catch (error) {
     if (!(error instanceof ApiError) || error.status !== 404) return false
+    node.memories ??= []
     if (node.fate !== null) return true
     // It may not be known yet: then it has nothing to show, and the next round asks again.
     if (!node.live) node.misses += 1

@@ -1,0 +1,159 @@
+/** What people said once, kept for later chats: the list, and what is done to it. */
+
+import { ApiError, call, explain, get, send } from '../api/client'
+import type { Memories, Memory, MemoryKind, Turn } from '../api/types'
+import { newest } from '../lib/repeat'
+
+const PAGE = 50
+/** Rows asked for at once where a few are looked for. */
+const PAGE_MAX = 200
+/** Pages looked through: there are at most 1,000 memories. */
+const PAGES_MAX = 5
+
+export const CHARS_MAX = 500
+
+export const KINDS: Record<MemoryKind, string> = { fact: 'about you', preference: 'how to answer' }
+
+export type Change = { text?: string; kind?: MemoryKind; paused?: boolean }
+
+/** The list, newest first, page by page. */
+export class MemoryList {
+  rows = $state.raw<Memory[]>([])
+  loaded = $state(false)
+  failure = $state('')
+  next = $state<string | null>(null)
+  isBusy = $state(false)
+  /** What is asked before something was changed here is older than that. */
+  private readonly asks = newest()
+
+  /** The newest page; older ones that were shown stay. */
+  async load() {
+    const isNewest = this.asks()
+    try {
+      const page = await pageOf(null, PAGE)
+      if (!isNewest()) return
+      this.take(page)
+      this.loaded = true
+      this.failure = ''
+    } catch (error) {
+      if (isNewest()) this.failure = explain(error)
+    }
+  }
+
+  async more() {
+    if (this.next === null || this.isBusy) return
+    const isNewest = this.asks()
+    this.isBusy = true
+    try {
+      const page = await pageOf(this.next, PAGE)
+      if (!isNewest()) return
+      this.rows = [...this.rows, ...page.data]
+      this.next = page.next ?? null
+      this.failure = ''
+    } catch (error) {
+      if (isNewest()) this.failure = explain(error)
+    } finally {
+      this.isBusy = false
+    }
+  }
+
+  /** Adds one; whether it is new. */
+  async add(text: string, kind: MemoryKind): Promise<boolean> {
+    const reply = await told(() => send('POST', '/v1/memories', { body: { text, kind } }))
+    await this.load()
+    return reply.status === 201
+  }
+
+  async change(id: string, change: Change) {
+    await this.act(async () => {
+      const changed = await changeMemory(id, change)
+      this.rows = this.rows.map((row) => (row.id === id ? changed : row))
+    })
+  }
+
+  async forget(id: string) {
+    await this.act(async () => {
+      await forgetMemory(id)
+      this.rows = this.rows.filter((row) => row.id !== id)
+    })
+  }
+
+  async forgetAll() {
+    await this.act(async () => {
+      await call('DELETE', '/v1/memories')
+      this.rows = []
+      this.next = null
+    })
+  }
+
+  /** What was asked before or meanwhile does not undo what is done here. */
+  private async act(what: () => Promise<void>) {
+    this.asks()
+    try {
+      await what()
+    } finally {
+      this.asks()
+    }
+  }
+
+  private take(page: Memories) {
+    const last = page.data.at(-1)?.id
+    const at = page.next ? this.rows.findIndex((row) => row.id === last) : -1
+    this.rows = at < 0 ? page.data : [...page.data, ...this.rows.slice(at + 1)]
+    if (at < 0) this.next = page.next ?? null
+  }
+}
+
+export const changeMemory = (id: string, body: Change) => told(() => call<Memory>('PATCH', `/v1/memories/${id}`, { body }))
+
+/** One that is forgotten already is forgotten. */
+export async function forgetMemory(id: string) {
+  try {
+    await call('DELETE', `/v1/memories/${id}`)
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 404) throw error
+  }
+}
+
+/** The chat that a turn is of. */
+export async function sessionOf(turnId: string): Promise<string> {
+  try {
+    return (await get<Turn>(`/v1/turns/${turnId}`)).session_id
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 404) throw error
+    throw new ApiError('The chat that it comes from was forgotten.', 404, error.code)
+  }
+}
+
+/** Those of `ids` that are still there, in that order. */
+export async function findMemories(ids: string[]): Promise<Memory[]> {
+  const found = new Map<string, Memory>()
+  let before: string | null = null
+  for (let page = 0; page < PAGES_MAX && found.size < ids.length; page++) {
+    const { data, next }: Memories = await pageOf(before, PAGE_MAX)
+    for (const memory of data) if (ids.includes(memory.id)) found.set(memory.id, memory)
+    before = next ?? null
+    if (before === null) break
+  }
+  return ids.flatMap((id) => found.get(id) ?? [])
+}
+
+const pageOf = (before: string | null, limit: number) => get<Memories>('/v1/memories', { before, limit })
+
+/** What was refused, in the page's words where the server speaks to programs. */
+async function told<T>(act: () => Promise<T>): Promise<T> {
+  try {
+    return await act()
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error
+    throw new ApiError(wordsOf(error), error.status, error.code, error.retryAfterMs)
+  }
+}
+
+function wordsOf({ status, code, message }: ApiError): string {
+  if (code === 'learning_off') return 'Nothing of you is kept while learning is off. Choose “Learn from me” or “Use what was learned” first.'
+  if (code === 'memory_conflict' && message.includes('says the same')) return 'Another memory says the same. Forget one of the two, or write something else.'
+  if (status === 404) return 'It was forgotten in the meantime.'
+  if (message.includes('looks like')) return `${explain(new ApiError(message, status))} Leave that out and try again.`
+  return message
+}
