@@ -327,6 +327,7 @@ test('what fails in the narrow list of chats is read in lines of some words', as
 test('everything of one’s own is taken home in one file', async () => {
   const kept = await hone.chat('Remember the word canary.', { session_id: 'export' })
   await hone.call('POST', '/v1/feedback', { turn_id: kept.hone.turn_id, score: 1, comment: 'as I like it' })
+  const memory = await hone.call('POST', '/v1/memories', { text: 'I own a boat.' })
   await hone.teach()
   await calm(hone)
   const page = await open(browser, hone)
@@ -344,5 +345,6 @@ test('everything of one’s own is taken home in one file', async () => {
   const versions = await hone.get('/v1/versions')
   assert.deepEqual(all.versions.map((v) => v.version), versions.data.map((v) => v.version))
   assert.ok(all.learned.sentence)
+  assert.deepEqual(all.memories, [memory])
   assert.deepEqual(page.complaints, [])
 })

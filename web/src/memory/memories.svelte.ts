@@ -7,8 +7,8 @@ import { newest } from '../lib/repeat'
 const PAGE = 50
 /** Rows asked for at once where a few are looked for. */
 const PAGE_MAX = 200
-/** Pages looked through: there are at most 1,000 memories. */
-const PAGES_MAX = 5
+/** Pages looked through: there are at most 1,000 memories, of which the last page says that there are no more. */
+const PAGES_MAX = 6
 
 export const CHARS_MAX = 500
 
@@ -128,14 +128,27 @@ export async function sessionOf(turnId: string): Promise<string> {
 /** Those of `ids` that are still there, in that order. */
 export async function findMemories(ids: string[]): Promise<Memory[]> {
   const found = new Map<string, Memory>()
-  let before: string | null = null
-  for (let page = 0; page < PAGES_MAX && found.size < ids.length; page++) {
-    const { data, next }: Memories = await pageOf(before, PAGE_MAX)
-    for (const memory of data) if (ids.includes(memory.id)) found.set(memory.id, memory)
-    before = next ?? null
-    if (before === null) break
+  for await (const memories of pages()) {
+    for (const memory of memories) if (ids.includes(memory.id)) found.set(memory.id, memory)
+    if (found.size === ids.length) break
   }
   return ids.flatMap((id) => found.get(id) ?? [])
+}
+
+export async function everyMemory(): Promise<Memory[]> {
+  const all: Memory[] = []
+  for await (const memories of pages()) all.push(...memories)
+  return all
+}
+
+async function* pages(): AsyncGenerator<Memory[]> {
+  let before: string | null = null
+  for (let page = 0; page < PAGES_MAX; page++) {
+    const { data, next }: Memories = await pageOf(before, PAGE_MAX)
+    yield data
+    before = next ?? null
+    if (before === null) return
+  }
 }
 
 const pageOf = (before: string | null, limit: number) => get<Memories>('/v1/memories', { before, limit })

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { findMemories, forgetMemory, MemoryList, sessionOf } from './memories.svelte'
+import { everyMemory, findMemories, forgetMemory, MemoryList, sessionOf } from './memories.svelte'
 
 /** What the server has, newest first: the texts are the ids. */
 let there: string[]
@@ -131,6 +131,13 @@ it('those of an answer are found wherever they are, in its order', async () => {
   asked = []
   await findMemories(['m450', 'm449'])
   expect(asked).toEqual(['GET /v1/memories?limit=200'])
+})
+
+it('all of them are taken home', async () => {
+  there = many(1_000)
+  expect((await everyMemory()).map((memory) => memory.id)).toEqual(there)
+  there = []
+  expect(await everyMemory()).toEqual([])
 })
 
 it('a chat that was forgotten is said to be', async () => {
