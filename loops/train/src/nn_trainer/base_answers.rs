@@ -7,6 +7,7 @@ use super::answers::Answer;
 use super::distilled::{ANSWERS_MIN, Distilled, imitated};
 use super::guided::GuidedPrompt;
 use super::meter::KEPT_PROMPTS;
+use super::telling::Way;
 use super::{NnTrainer, TrainError, TrainJob, mean, stopped};
 use crate::gate::AtALoss;
 use crate::progress::Phase;
@@ -16,23 +17,54 @@ use crate::progress::Phase;
 /// on French and 0.23 on Spanish, which it speaks badly, 0.25 on Klingon, 0.29 on Morse code and 0.36 on Quenya, each
 /// measured once; no other model was measured (docs/LOG.md).
 const AT_A_LOSS_NATS: f32 = 0.24;
+/// Unsure answers that depend on their question at least so much as answers without the words do are answers: terse
+/// ones are less sure of every word, because each says something. With SmolLM2 the share is 0.9 and more for brief
+/// answers, 0.3 to 0.7 for Spanish, French, Klingon, Morse code and Quenya (docs/LOG.md).
+const RELEVANT_SHARE: f32 = 0.75;
 
 /// So many answers to the words are looked at.
 const ANSWERS_MAX: usize = 32;
 /// Only the beginning of an answer says how sure the model is: repetitions at its end are always likely.
 const BEGINNING_TOKENS: usize = 64;
 
-/// The beginnings of what was said to these prompts without guidance.
-pub(super) fn beginnings(prompts: &[GuidedPrompt], said: &[Answer]) -> Vec<TrainRow> {
-    let own = prompts
+/// The beginning of an answer, and the same words as if they were said to another question.
+pub(super) struct Beginning {
+    own: TrainRow,
+    elsewhere: TrainRow,
+}
+
+/// The beginnings of what was said to these prompts without guidance; `questions` has the question and the way of
+/// each.
+pub(super) fn beginnings(
+    prompts: &[GuidedPrompt],
+    questions: &[(usize, Way)],
+    said: &[Answer],
+) -> Vec<Beginning> {
+    let all: Vec<_> = prompts.iter().zip(questions).zip(said).collect();
+    let own = all
         .iter()
-        .zip(said)
-        .filter(|(prompt, answer)| prompt.strength == 0.0 && !answer.tokens.is_empty());
-    let rows = own.map(|(prompt, answer)| {
+        .filter(|((prompt, _), answer)| prompt.strength == 0.0 && !answer.tokens.is_empty());
+    let rows = own.filter_map(|((prompt, (question, way)), answer)| {
         let tokens = &answer.tokens[..answer.tokens.len().min(BEGINNING_TOKENS)];
-        imitated(&prompt.told, tokens)
+        let is_elsewhere =
+            |(other, told): &(usize, Way)| other != question && told.telling == way.telling;
+        let behind = questions
+            .iter()
+            .position(|one| one.0 > *question && is_elsewhere(one));
+        let other = behind.or_else(|| questions.iter().position(is_elsewhere))?;
+        Some(Beginning {
+            own: imitated(&prompt.told, tokens),
+            elsewhere: imitated(&prompts[other].told, tokens),
+        })
     });
     rows.take(ANSWERS_MAX).collect()
+}
+
+/// How much likelier these answers are to their own question than to another one, in nats per token.
+fn relevance(own: &[Vec<f32>], elsewhere: &[Vec<f32>]) -> f32 {
+    let pairs = own.iter().zip(elsewhere);
+    let tokens = pairs.flat_map(|(own, other)| own.iter().zip(other).take(BEGINNING_TOKENS));
+    mean(&tokens.map(|(own, other)| own - other).collect::<Vec<f32>>())
 }
 
 /// The mean log-prob of the tokens that begin the one answers, and of those that stand at the same places of the
@@ -57,26 +89,46 @@ fn at_the_same_places(told: &[Vec<f32>], plain: &[Vec<f32>]) -> AtALoss {
 
 impl NnTrainer {
     /// Compares how likely the model finds what it says to the words with how likely it finds what it says
-    /// without them. Where it does not know how to do what is asked it says one strange thing or another.
+    /// without them. Where it does not know how to do what is asked it says one strange thing or another, whatever
+    /// the question.
     pub(super) fn at_a_loss(
         &self,
         learner: &mut Learner,
-        told: &[TrainRow],
+        told: &[Beginning],
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Option<AtALoss>, TrainError> {
         let plain = self.gate_answers(KEPT_PROMPTS, &mut || control() == Control::Stop)?;
         // Whole, as the gate has them computed too.
-        let plain: Vec<TrainRow> = plain.iter().map(|a| imitated(&a.prompt, &a.said)).collect();
+        let whole: Vec<TrainRow> = plain.iter().map(|a| imitated(&a.prompt, &a.said)).collect();
         let mut likely =
             |rows: &[TrainRow]| self.logprobs_under(learner, rows, Under::Reference, &mut *control);
-        let found = at_the_same_places(&likely(told)?, &likely(&plain)?);
+        let own: Vec<TrainRow> = told.iter().map(|one| one.own.clone()).collect();
+        let (own, whole) = (likely(&own)?, likely(&whole)?);
+        let found = at_the_same_places(&own, &whole);
+        let is_unsure = told.len() >= ANSWERS_MIN && found.told < found.plain - AT_A_LOSS_NATS;
         tracing::debug!(
             told = found.told,
             plain = found.plain,
             "how sure the model is of its answers"
         );
-        let is_at_a_loss = told.len() >= ANSWERS_MIN && found.told < found.plain - AT_A_LOSS_NATS;
-        Ok(is_at_a_loss.then_some(found))
+        if !is_unsure {
+            return Ok(None);
+        }
+        let elsewhere: Vec<TrainRow> = told.iter().map(|one| one.elsewhere.clone()).collect();
+        let prompts = plain.iter().cycle().skip(1);
+        let others = plain.iter().zip(prompts).map(|(answer, other)| {
+            let tokens = &answer.said[..answer.said.len().min(BEGINNING_TOKENS)];
+            imitated(&other.prompt, tokens)
+        });
+        let others: Vec<TrainRow> = others.collect();
+        let related = relevance(&own, &likely(&elsewhere)?);
+        let plain = relevance(&whole, &likely(&others)?);
+        tracing::debug!(
+            told = related,
+            plain,
+            "how much its answers depend on the question"
+        );
+        Ok((related < RELEVANT_SHARE * plain).then_some(found))
     }
 
     /// What the base model gives its likeliest tokens at every place of these rows.
@@ -141,6 +193,50 @@ mod tests {
     fn answer(tokens: usize, less: f32) -> Vec<f32> {
         let place = |place| if place < 4 { -2.0 - less } else { -0.5 - less };
         (0..tokens).map(place).collect()
+    }
+
+    #[test]
+    fn what_is_said_to_every_question_alike_depends_on_none() {
+        let own = [answer(80, 0.0), answer(3, 0.0)];
+        assert!(relevance(&own, &own).abs() < 1e-6);
+        let elsewhere = [answer(70, 0.5), answer(3, 0.5)];
+        assert!((relevance(&own, &elsewhere) - 0.5).abs() < 1e-5);
+    }
+
+    #[test]
+    fn a_beginning_stands_beside_another_question_told_in_the_same_way() {
+        let way = |telling| Way {
+            telling,
+            is_guided: false,
+        };
+        let prompt = |token: u32, strength| GuidedPrompt {
+            told: vec![token],
+            plain: Vec::new(),
+            strength,
+        };
+        let prompts = [
+            prompt(1, 0.0),
+            prompt(2, 0.0),
+            prompt(3, 0.0),
+            prompt(4, 1.0),
+        ];
+        let questions = [(0, way(0)), (0, way(1)), (1, way(0)), (2, way(1))];
+        let said: Vec<Answer> = (10..14)
+            .map(|token| Answer {
+                tokens: vec![token],
+                end: None,
+            })
+            .collect();
+        let found = beginnings(&prompts, &questions, &said);
+        let tokens: Vec<_> = found
+            .iter()
+            .map(|one| (one.own.tokens.clone(), one.elsewhere.tokens.clone()))
+            .collect();
+        let expected = [([1, 10], [3, 10]), ([2, 11], [4, 11]), ([3, 12], [1, 12])];
+        assert_eq!(
+            tokens,
+            expected.map(|(own, other)| (own.to_vec(), other.to_vec()))
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use hone_domain::{Message, Role, Token};
 use hone_nn::{Control, Learner, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
-use super::base_answers::beginnings;
+use super::base_answers::{Beginning, beginnings};
 use super::choose::{Candidate, best, fluent, part_unseen, wish_tokens};
 use super::distilled::ANSWERS_MIN;
 pub(super) use super::distilled::{Distilled, imitated};
@@ -51,7 +51,7 @@ struct Sampled {
     /// How often each way was asked.
     counts: Asks,
     /// The beginnings of answers without guidance, whole or not.
-    beginnings: Vec<TrainRow>,
+    beginnings: Vec<Beginning>,
 }
 
 /// Every form of every wish.
@@ -302,7 +302,7 @@ impl NnTrainer {
         found.sampled += said.len();
         let count = |way: &Way| questions.iter().filter(|(_, of)| of == way).count();
         let counts = ways.iter().map(|way| (*way, count(way))).collect();
-        let beginnings = beginnings(&prompts, &said);
+        let beginnings = beginnings(&prompts, &questions, &said);
         let told = prompts.iter().zip(questions.iter().copied());
         let mut left = self.whole_answers(told.zip(said), asked, tellings, found);
         self.token_gains(learner, &mut left, control)?;
