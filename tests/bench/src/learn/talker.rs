@@ -17,6 +17,8 @@ pub(crate) struct Talker {
     url: String,
     model: String,
     user: String,
+    /// What each request says that it does with memories; as configured if absent.
+    pub(crate) memory: Option<&'static str>,
     pub(crate) failed: u64,
 }
 
@@ -51,6 +53,7 @@ impl Talker {
             url: url.to_owned(),
             model: String::new(),
             user,
+            memory: None,
             failed: 0,
         };
         let models = talker.send("/v1/models", None).await?;
@@ -84,6 +87,9 @@ impl Talker {
         });
         if let Some(session) = ask.session {
             body["session_id"] = json!(session);
+        }
+        if let Some(mode) = self.memory {
+            body["hone"] = json!({ "memory": mode });
         }
         match self.send("/v1/chat/completions", Some(body)).await {
             Ok(reply) => {

@@ -7,6 +7,8 @@ pub(super) enum Arm {
     Learning,
     /// The same person, and training is paused.
     NoTraining,
+    /// The same person; training is paused, and what was said is shown in later prompts.
+    Memory,
     /// The person complains of what a random other preference would.
     Shuffled,
     /// The person complains where an answer is as wished, and praises the others.
@@ -29,9 +31,10 @@ pub(super) enum Reaction {
 const THANKS_EVERY: usize = 3;
 
 impl Arm {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Learning,
         Self::NoTraining,
+        Self::Memory,
         Self::Shuffled,
         Self::Inverted,
         Self::Told,
@@ -41,6 +44,7 @@ impl Arm {
         match self {
             Self::Learning => "learning",
             Self::NoTraining => "none",
+            Self::Memory => "memory",
             Self::Shuffled => "shuffled",
             Self::Inverted => "inverted",
             Self::Told => "told",
@@ -68,12 +72,20 @@ impl Arm {
         matches!(self, Self::Learning | Self::Shuffled | Self::Inverted)
     }
 
+    /// What its requests say that they do with memories.
+    pub(super) fn memory(self) -> &'static str {
+        match self {
+            Self::Memory => "full",
+            _ => "off",
+        }
+    }
+
     /// What the person does after a first answer. `wished` counts the first answers that were as
     /// wished so far, this one included.
     pub(super) fn reaction(self, is_met: bool, wished: usize) -> Reaction {
         match (self, is_met) {
             (Self::Told, _) => Reaction::Leaves,
-            (Self::Inverted, true) | (Self::Learning | Self::NoTraining, false) => {
+            (Self::Inverted, true) | (Self::Learning | Self::NoTraining | Self::Memory, false) => {
                 Reaction::Complains
             }
             (Self::Inverted, false) => Reaction::Thanks,
@@ -95,6 +107,8 @@ mod tests {
             (Arm::Learning, true, 1, Reaction::Leaves),
             (Arm::Learning, true, 3, Reaction::Thanks),
             (Arm::NoTraining, false, 0, Reaction::Complains),
+            (Arm::Memory, false, 0, Reaction::Complains),
+            (Arm::Memory, true, 1, Reaction::Leaves),
             (Arm::Shuffled, false, 0, Reaction::ComplainsOfOther),
             (Arm::Shuffled, true, 3, Reaction::Thanks),
             (Arm::Inverted, true, 1, Reaction::Complains),
@@ -110,7 +124,7 @@ mod tests {
     fn arms_have_names() {
         let names = ["told".to_owned(), "none".to_owned()];
         assert_eq!(Arm::named(&names), Ok(vec![Arm::Told, Arm::NoTraining]));
-        assert_eq!(Arm::named(&[]).map(|all| all.len()), Ok(5));
+        assert_eq!(Arm::named(&[]).map(|all| all.len()), Ok(6));
         assert!(Arm::named(&["combined".to_owned()]).is_err());
     }
 }

@@ -14,6 +14,9 @@ use crate::wire::Wire;
 
 /// How long judging and training are at rest before the next session.
 const STILL: Duration = Duration::from_secs(2);
+/// How long a person who is remembered waits for that, and how often it is looked at.
+const REMEMBERED_MAX: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(250);
 /// First answers that must be as wished in a row.
 const IN_A_ROW: usize = 3;
 /// Sessions after this one are late; with fewer, the last quarter is.
@@ -106,20 +109,25 @@ pub(super) struct Person<'a> {
     complaints: Deck,
     rng: Rng,
     seen: Sessions,
+    /// How many memories there are.
+    known: usize,
 }
 
 impl<'a> Person<'a> {
     pub(super) async fn new(url: &str, plan: Plan, bank: &'a PhraseBank) -> Result<Self, String> {
         let mut rng = Rng::at(plan.seed, plan.preference as u64);
         let complaints = bank.of(plan.preference).complaints.clone();
+        let mut talker = Talker::new(url, plan.user()).await?;
+        talker.memory = Some(plan.arm.memory());
         Ok(Self {
             plan,
             bank,
-            talker: Talker::new(url, plan.user()).await?,
+            talker,
             questions: Deck::shuffled(bank.asked(plan.preference), &mut rng),
             complaints: Deck::shuffled(complaints, &mut rng),
             rng,
             seen: Sessions::default(),
+            known: 0,
         })
     }
 
@@ -134,15 +142,17 @@ impl<'a> Person<'a> {
             let began = Instant::now();
             self.session(number).await;
             let talked_s = began.elapsed().as_secs_f64();
+            if self.plan.arm == Arm::Memory && !self.is_last_as_wished() {
+                self.remembered(wire).await?;
+            }
             if self.plan.arm.trains() && !wire.rest(pause_max, STILL).await? {
                 self.seen.pauses_run_out += 1;
             }
-            let last = |all: &[bool]| all.last().copied().unwrap_or_default();
             println!(
                 "  {}: session {number}, version {}, {}, {talked_s:.0} s of talk, {:.0} s of rest",
                 self.plan.name(),
                 self.seen.versions.last().copied().unwrap_or_default(),
-                if last(&self.seen.as_wished) {
+                if self.is_last_as_wished() {
                     "as wished"
                 } else {
                     "not as wished"
@@ -152,6 +162,27 @@ impl<'a> Person<'a> {
         }
         self.seen.failed = self.talker.failed;
         Ok(self.seen)
+    }
+
+    fn is_last_as_wished(&self) -> bool {
+        self.seen.as_wished.last().copied().unwrap_or_default()
+    }
+
+    /// Waits until one more of the person's words is remembered. Not every complaint is.
+    async fn remembered(&mut self, wire: &Wire) -> Result<(), String> {
+        let began = Instant::now();
+        let list = format!("/v1/memories?user={}&limit=1000", self.plan.user());
+        while began.elapsed() < REMEMBERED_MAX {
+            let known = wire.get(&list).await?["data"]
+                .as_array()
+                .map_or(0, Vec::len);
+            if known > self.known {
+                self.known = known;
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     async fn session(&mut self, number: usize) {
