@@ -90,6 +90,13 @@ async fn what_is_said_once_holds_in_the_next_conversation() {
         assert!(shown(&other).is_empty(), "{field}: {other}");
         assert_eq!(prompt_tokens(&other), prompt_tokens(&plain), "{field}");
     }
+    let url = format!("{}/v1/chat/completions", app.url);
+    let request = hone_tests::client().unwrap().post(url);
+    let request = request.header("x-hone-memory", "off");
+    let sent = request.json(&ask("Hello!", 1)).send().await.unwrap();
+    let by_header: Value = sent.json().await.unwrap();
+    assert!(shown(&by_header).is_empty(), "{by_header}");
+    assert_eq!(prompt_tokens(&by_header), prompt_tokens(&plain));
 
     // Its second request has the same beginning, from the prefix cache, although more is known by now.
     say(&app, "more", &[user("Call me Sam.")]).await;

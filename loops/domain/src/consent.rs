@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Collect, Holdback, PolicyChoice, Reason, Scope, SessionId, TurnKind};
+use crate::{Collect, Holdback, MemoryMode, PolicyChoice, Reason, Scope, SessionId, TurnKind};
 
 /// What may be learned from a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -34,6 +34,23 @@ impl Learning {
         [Self::Off, Self::Serve, Self::Full]
             .into_iter()
             .find(|learning| learning.as_str() == text)
+    }
+}
+
+impl MemoryMode {
+    /// What is left of it under a person's consent, for a turn of a kind, and where a policy is shared:
+    /// what one person says is not shown to another, so a shared policy has no memories.
+    #[must_use]
+    pub fn allowed(self, learning: Learning, kind: TurnKind, is_shared: bool) -> Self {
+        let most = match learning {
+            Learning::Off => Self::Off,
+            Learning::Serve => Self::Read,
+            Learning::Full => Self::Full,
+        };
+        match kind {
+            TurnKind::Main if !is_shared => self.min(most),
+            TurnKind::Main | TurnKind::Side => Self::Off,
+        }
     }
 }
 
@@ -167,6 +184,24 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn consent_and_kind_bound_the_mode() {
+        use Learning::{Full as All, Off as Nothing, Serve};
+        use MemoryMode::{Full, Off, Read};
+        for (asked, learning, kind, is_shared, expected) in [
+            (Full, All, TurnKind::Main, false, Full),
+            (Read, All, TurnKind::Main, false, Read),
+            (Off, All, TurnKind::Main, false, Off),
+            (Full, Serve, TurnKind::Main, false, Read),
+            (Full, Nothing, TurnKind::Main, false, Off),
+            (Full, All, TurnKind::Side, false, Off),
+            (Full, All, TurnKind::Main, true, Off),
+        ] {
+            let got = asked.allowed(learning, kind, is_shared);
+            assert_eq!(got, expected, "{asked:?} {learning:?} {kind:?} {is_shared}");
+        }
+    }
 
     fn session(n: u128) -> SessionId {
         SessionId(Uuid::from_u128(n << 64 | n))

@@ -95,7 +95,7 @@ impl SharedMemories {
     }
 }
 
-/// The newest current memories that take at most `tokens_max` tokens together with `begin`, what stands before
+/// The newest current memories that take at most `tokens_max` tokens together with `begin`, what stands beside
 /// them; in the order they were written. `tokens` counts those of a text.
 pub fn newest_within(
     memories: &[Remembered],

@@ -24,6 +24,7 @@ mod prepare;
 mod render;
 mod score;
 mod shape;
+mod shown;
 mod takes;
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use serde_json::{Map, Value};
 use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
 use super::memory::{Shown, with_block};
-use super::render::for_template;
 use super::shape::{Calls, Shape};
 use super::takes::whole_functions;
 use super::{InferenceService, LanguageError, OpenError, Takes};
@@ -318,7 +317,7 @@ impl InferenceService {
         tokens.into()
     }
 
-    /// The prompt's text; none where the request gave tokens.
+    /// The prompt's text; none where the request gave tokens, or no message that a block belongs to.
     pub(super) fn text_of(
         &self,
         request: &Request,
@@ -331,10 +330,10 @@ impl InferenceService {
                 Some(self.rendered(&request.messages, recorded, tools, extra)?)
             }
             (PromptSource::Chat { tools, extra }, Some(block)) => {
-                let (messages, moved) = with_block(&request.messages, block);
-                let place = |(at, text): &(usize, Arc<str>)| (at + moved, text.clone());
-                let recorded: Vec<_> = recorded.iter().map(place).collect();
-                Some(self.rendered(&messages, &recorded, tools.as_deref(), extra)?)
+                let Some(messages) = with_block(&request.messages, block) else {
+                    return Ok(None);
+                };
+                Some(self.rendered(&messages, recorded, tools.as_deref(), extra)?)
             }
             (PromptSource::Text(text), _) => Some(text.clone()),
             (PromptSource::Tokens(_), _) => None,
@@ -352,7 +351,7 @@ impl InferenceService {
         extra: &Map<String, Value>,
     ) -> Result<String, LanguageError> {
         let rendered = |takes: Takes, tools: Option<&[Value]>| {
-            let values = for_template(takes, messages, recorded);
+            let values = takes.for_template(messages, recorded);
             self.language.render(&values, tools, extra)
         };
         let takes = self.takes();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hone_domain::{Message, Role, ToolCall};
 use serde_json::{Map, Value, json};
 
-use super::{Language, Takes};
+use super::Language;
 
 /// Whether the template refuses a message with more than one call, as those of Llama 3 do.
 pub(super) fn takes_one_call(language: &dyn Language) -> bool {
@@ -36,21 +36,6 @@ pub(super) fn takes_one_call(language: &dyn Language) -> bool {
     !takes(&["look00001", "look00002"]) && takes(&["look00001"])
 }
 
-/// Messages as a template takes them.
-pub(super) fn for_template(
-    takes: Takes,
-    messages: &[Message],
-    recorded: &[(usize, Arc<str>)],
-) -> Vec<Value> {
-    let (messages, recorded) = takes.rewritten(messages, recorded);
-    let many = |message: &Message| message.tool_calls.len() > 1;
-    if takes.many_calls || !messages.iter().any(many) {
-        return template_messages(&messages, &recorded);
-    }
-    let (messages, recorded) = split_calls(&messages, &recorded);
-    template_messages(&messages, &recorded)
-}
-
 /// Messages by their place, with the texts that were sampled.
 fn by_place(recorded: &[(usize, Arc<str>)]) -> HashMap<usize, &Arc<str>> {
     recorded
@@ -61,7 +46,7 @@ fn by_place(recorded: &[(usize, Arc<str>)]) -> HashMap<usize, &Arc<str>> {
 
 /// The messages with each call in a message of its own, before its result, and the places that those of
 /// `recorded` have among them. These stay whole.
-fn split_calls(
+pub(super) fn split_calls(
     messages: &[Message],
     recorded: &[(usize, Arc<str>)],
 ) -> (Vec<Message>, Vec<(usize, Arc<str>)>) {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::Language;
-use super::render::{takes_one_call, template_messages};
+use super::render::{split_calls, takes_one_call, template_messages};
 
 /// Longest id of a call that every template takes.
 const ID_CHARS: usize = 9;
@@ -45,6 +45,21 @@ pub struct Takes {
 }
 
 impl Takes {
+    /// Messages as a template takes them.
+    pub(super) fn for_template(
+        self,
+        messages: &[Message],
+        recorded: &[(usize, Arc<str>)],
+    ) -> Vec<Value> {
+        let (messages, recorded) = self.rewritten(messages, recorded);
+        let many = |message: &Message| message.tool_calls.len() > 1;
+        if self.many_calls || !messages.iter().any(many) {
+            return template_messages(&messages, &recorded);
+        }
+        let (messages, recorded) = split_calls(&messages, &recorded);
+        template_messages(&messages, &recorded)
+    }
+
     /// Everything.
     pub const ALL: Self = Self {
         system: true,

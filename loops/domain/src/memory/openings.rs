@@ -1,6 +1,6 @@
 //! How sentences begin or end that say something to be remembered, by language.
 
-use super::MemoryKind;
+use super::kinds::MemoryKind;
 
 /// A form of sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

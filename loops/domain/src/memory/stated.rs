@@ -1,7 +1,7 @@
 //! What a person states outright in a message: a short list of forms, read at the beginning of the
 //! person's own sentences.
 
-use super::MemoryKind;
+use super::kinds::MemoryKind;
 use super::openings::{BEFORE, BEGINS, ENDS, Form, HOW, NO_NAMES};
 use crate::{Message, Role};
 

@@ -13,7 +13,7 @@ use super::early;
 use super::encoded::{Encoded, encode};
 use super::erase;
 use super::known::Known;
-use super::memories::STORE_USE;
+use super::memory_uses::STORE_USE;
 use super::rows;
 use super::texts::{limit, text_bytes};
 use crate::codec::{

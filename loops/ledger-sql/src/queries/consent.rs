@@ -8,7 +8,7 @@ use hone_domain::{
 };
 
 use super::texts::{limit, unsigned};
-use super::{memories, policies, rows};
+use super::{memory_uses, policies, rows};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 use hone_ledger::{ConsentRow, Window};
 
@@ -92,7 +92,7 @@ pub(crate) async fn set_consent(
         return Ok(0);
     }
     if consent.learning == Learning::Off {
-        memories::drop_all(connection, scope).await?;
+        memory_uses::drop_all(connection, scope).await?;
     }
     let settled = db::query(
         "update turns set stage = null, reason = $1

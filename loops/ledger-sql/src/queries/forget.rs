@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::taint::Touched;
 use super::texts::{signed, unsigned};
-use super::{audit, memories, policies, rows, standings, taint, trials, wishes};
+use super::{audit, memory_uses, policies, rows, standings, taint, trials, wishes};
 use crate::db::{self, Connection, Fault, corrupt};
 use hone_ledger::{AuditEntry, ForgetBegun, ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 
@@ -78,10 +78,10 @@ pub(crate) async fn begin(
     let scope = policies::make_scope(connection, &wish.scope).await?;
     let forget = open(connection, wish, scope).await?;
     let meaning = decide(connection, wish, forget, scope).await?;
-    memories::drop_of_turns(connection, forget).await?;
+    memory_uses::drop_of_turns(connection, forget).await?;
     if wish.what == ForgetWhat::All {
         drop_early_words(connection, wish).await?;
-        memories::drop_all(connection, scope).await?;
+        memory_uses::drop_all(connection, scope).await?;
     }
     // Answers that retries would get repeat the words; which turns they came to does not matter.
     db::query("delete from answers where owner = $1")

@@ -5,7 +5,7 @@ use hone_domain::{Feedback, Millis, Reason, Stage, Transition, Turn, Verdict};
 use super::leases::{Held, Taking};
 use super::texts::{limit, name_of, signed, text_bytes, unsigned};
 use super::unreadable::readable;
-use super::{leases, memories, rows, unreadable};
+use super::{leases, memory_uses, rows, unreadable};
 use crate::db::{self, Connection, Fault, corrupt};
 use hone_ledger::{AuditCount, Claim, Claimed, Consumer, LedgerError};
 
@@ -103,7 +103,7 @@ pub(crate) async fn record_verdict(
         .execute(&mut *connection)
         .await?;
     if verdict.hint.is_some() {
-        memories::note_verdict(connection, held.turn_number).await?;
+        memory_uses::note_verdict(connection, held.turn_number).await?;
     }
     leases::finish(connection, held.transition_number, Consumer::Judge).await
 }

@@ -21,11 +21,6 @@ const MEMORY: &str = "select memories.number, memories.id, scopes.name as scope,
         turn_id, created_ms, valid_until_ms, superseded_by, paused, uses, origin
     from memories join scopes on scopes.number = memories.scope_number";
 
-/// Writes down what a turn did with memories.
-pub(super) const STORE_USE: &str = "
-    insert into turn_memories (turn_number, mode, shown, is_said)
-    values ((select number from turns where id = $1), $2, $3, 1)";
-
 #[async_trait]
 impl<S: Store> Memories for SqlLedger<S> {
     async fn heard(&self, limit: usize) -> Result<Vec<HeardTurn>, LedgerError> {
@@ -109,54 +104,6 @@ fn memory_row(row: &Row) -> Result<MemoryRow, Fault> {
         number: row.try_get("number")?,
         memory,
     })
-}
-
-/// Notes that a verdict says what should have been done.
-pub(super) async fn note_verdict(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
-    db::query("update turn_memories set is_judged = 1 where turn_number = $1 and mode = 'full'")
-        .bind(turn)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-/// Removes everything of a scope, and what could still become a memory.
-pub(super) async fn drop_all(connection: &mut Connection<'_>, scope: i64) -> Result<(), Fault> {
-    for statement in [
-        "delete from memories where scope_number = $1",
-        "update turn_memories set is_said = 0, is_judged = 0
-         where (is_said = 1 or is_judged = 1)
-           and turn_number in (select number from turns where scope_number = $1)",
-    ] {
-        db::query(statement)
-            .bind(scope)
-            .execute(&mut *connection)
-            .await?;
-    }
-    Ok(())
-}
-
-/// Removes what was made of the turns that a wish names.
-pub(super) async fn drop_of_turns(
-    connection: &mut Connection<'_>,
-    forget: i64,
-) -> Result<(), Fault> {
-    for statement in [
-        "delete from memories where turn_id in (
-             select turns.id from forget_turns
-             join turns on turns.number = forget_turns.turn_number
-             where forget_turns.forget_number = $1
-         )",
-        "delete from turn_memories where turn_number in (
-             select turn_number from forget_turns where forget_number = $1
-         )",
-    ] {
-        db::query(statement)
-            .bind(forget)
-            .execute(&mut *connection)
-            .await?;
-    }
-    Ok(())
 }
 
 const UNREAD: &str = "select turn_memories.turn_number, turns.id, scopes.name as scope, mode,

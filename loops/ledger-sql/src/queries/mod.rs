@@ -50,6 +50,7 @@ mod laws;
 pub(crate) mod leases;
 pub(crate) mod lift;
 mod memories;
+mod memory_uses;
 mod people;
 mod personal;
 mod policies;

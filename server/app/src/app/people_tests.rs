@@ -304,6 +304,12 @@ async fn the_command_line_works_beside_a_server_and_without_one() {
     let list = good(&["key", "list", "ann"], "");
     assert!(list.contains("laptop (despite store: false)"), "{list}");
     assert!(bad(&["key", "despite-store-false", "x", "no"]).contains("hone key list"));
+    assert!(bad(&["key", "memory", &id, "some"]).contains("off, read, full or default"));
+    good(&["key", "memory", &id, "full"], "");
+    let memory = |list: &str| list.contains("(memory: full)");
+    assert!(memory(&good(&["key", "list", "ann"], "")));
+    good(&["key", "memory", &id, "default"], "");
+    assert!(!memory(&good(&["key", "list", "ann"], "")));
     good(&["key", "revoke", &id], "");
     assert!(bad(&["key", "revoke", &id]).contains("hone key list"));
     server.until_refused(&first).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use hone_accounts::changes::{Actor, Changes, NewKey, Refusal, check_name};
 use hone_accounts::{Directory, expiry, password_fault};
-use hone_domain::{Millis, RateLimits, UserRole};
+use hone_domain::{MemoryMode, Millis, RateLimits, UserRole};
 use hone_ledger::{ApiKey, Keeper, KeyChange, LedgerError, People, User, UserChange};
 use hone_runtime::{Clock, SystemClock};
 
@@ -79,7 +79,7 @@ pub(crate) enum UserCommand {
     after_help = "Examples:\n  KEY=$(hone key add ann --name laptop --role developer)\n  \
     hone key add ann --name ci --days 90 --requests-per-minute 60\n  hone key list ann\n  \
     hone key rotate ID\n  hone key revoke ID\n  \
-    hone key despite-store-false ID yes"
+    hone key despite-store-false ID yes\n  hone key memory ID full"
 )]
 pub(crate) enum KeyCommand {
     /// Make a key; it is printed once and never again.
@@ -98,6 +98,9 @@ pub(crate) enum KeyCommand {
         /// Collect its calls although they say `store: false`, where the caller's consent is full.
         #[arg(long)]
         despite_store_false: bool,
+        /// What its calls do with memories where they do not say: off, read or full; as configured if absent.
+        #[arg(long, value_parser = memory_mode)]
+        memory: Option<MemoryMode>,
         #[command(flatten)]
         limits: LimitArgs,
         #[command(flatten)]
@@ -124,6 +127,16 @@ pub(crate) enum KeyCommand {
         /// yes or no; collected only where the caller's consent is full.
         #[arg(value_parser = yes_or_no, action = clap::ArgAction::Set)]
         answer: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Say what a key's calls do with memories where they do not say so themselves.
+    Memory {
+        /// The public part, as `hone key list` shows it.
+        id: String,
+        /// off, read (shown to the model), full (also written), or default (as configured).
+        #[arg(value_parser = key_memory, action = clap::ArgAction::Set)]
+        mode: KeyMemory,
         #[command(flatten)]
         place: Place,
     },
@@ -384,6 +397,22 @@ fn list_users(place: &Place) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A key's mode of memory; none is as configured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyMemory(Option<MemoryMode>);
+
+fn memory_mode(word: &str) -> Result<MemoryMode, String> {
+    MemoryMode::from_stored(word).ok_or_else(|| "say off, read or full".to_owned())
+}
+
+fn key_memory(word: &str) -> Result<KeyMemory, String> {
+    if word == "default" {
+        return Ok(KeyMemory(None));
+    }
+    let mode = memory_mode(word).map_err(|_| "say off, read, full or default".to_owned());
+    mode.map(|mode| KeyMemory(Some(mode)))
+}
+
 /// `hone key`.
 pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
     match command {
@@ -393,6 +422,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
             role,
             days,
             despite_store_false,
+            memory,
             limits,
             place,
         } => {
@@ -404,7 +434,7 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
                 limits: limits.rates(),
                 despite_store_false,
                 raw_logprobs: None,
-                memory: None,
+                memory,
                 expires_ms: days.map(|days| now_ms + i64::from(days) * DAY_MS),
             };
             let (_, key) = change(&place, async |changes| changes.add_key(new).await)?;
@@ -418,6 +448,15 @@ pub(crate) fn key(command: KeyCommand) -> Result<ExitCode, String> {
         KeyCommand::DespiteStoreFalse { id, answer, place } => {
             let wanted = KeyChange {
                 despite_store_false: Some(answer),
+                ..KeyChange::default()
+            };
+            change(&place, async |changes| {
+                changes.change_key(&id, wanted, None).await
+            })?;
+        }
+        KeyCommand::Memory { id, mode, place } => {
+            let wanted = KeyChange {
+                memory: Some(mode.0),
                 ..KeyChange::default()
             };
             change(&place, async |changes| {
@@ -450,7 +489,10 @@ fn list_keys(owner: Option<&str>, place: &Place) -> Result<(), String> {
         } else {
             ""
         };
-        let label = format!("{}{despite}", key.label);
+        let memory = key.memory.map_or(String::new(), |mode| {
+            format!(" (memory: {})", mode.as_str())
+        });
+        let label = format!("{}{despite}{memory}", key.label);
         vec![key.id, key.owner, role, state.to_owned(), label]
     };
     let rows: Vec<Vec<String>> = keys.into_iter().map(row).collect();

@@ -1,0 +1,57 @@
+//! What other writes leave for memories: which turns were shown some, verdicts to be read, and what goes with a
+//! turn or a person.
+
+use crate::db::{self, Connection, Fault};
+
+/// Writes down what a turn did with memories.
+pub(super) const STORE_USE: &str = "
+    insert into turn_memories (turn_number, mode, shown, is_said)
+    values ((select number from turns where id = $1), $2, $3, 1)";
+
+/// Notes that a verdict says what should have been done.
+pub(super) async fn note_verdict(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
+    db::query("update turn_memories set is_judged = 1 where turn_number = $1 and mode = 'full'")
+        .bind(turn)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Removes everything of a scope, and what could still become a memory.
+pub(super) async fn drop_all(connection: &mut Connection<'_>, scope: i64) -> Result<(), Fault> {
+    for statement in [
+        "delete from memories where scope_number = $1",
+        "update turn_memories set is_said = 0, is_judged = 0
+         where (is_said = 1 or is_judged = 1)
+           and turn_number in (select number from turns where scope_number = $1)",
+    ] {
+        db::query(statement)
+            .bind(scope)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Removes what was made of the turns that a wish names.
+pub(super) async fn drop_of_turns(
+    connection: &mut Connection<'_>,
+    forget: i64,
+) -> Result<(), Fault> {
+    for statement in [
+        "delete from memories where turn_id in (
+             select turns.id from forget_turns
+             join turns on turns.number = forget_turns.turn_number
+             where forget_turns.forget_number = $1
+         )",
+        "delete from turn_memories where turn_number in (
+             select turn_number from forget_turns where forget_number = $1
+         )",
+    ] {
+        db::query(statement)
+            .bind(forget)
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Which memories a request is shown, and its prompt with them.
+
+use hone_domain::{Binding, MemoryMode, MemoryUse, memory_block};
+use hone_runtime::Notification;
+
+use super::InferenceService;
+use super::memory::{Shown, still_there, within};
+use super::prepare::{PromptSource, Request};
+
+impl InferenceService {
+    /// What a bound request is shown.
+    fn shown(&self, request: &Request, binding: &Binding) -> Shown {
+        let mode = self.memory_mode(request);
+        if mode == MemoryMode::Off {
+            return Shown::default();
+        }
+        let known = self.memory.shared.of(&request.scope);
+        let chosen = match &binding.memories {
+            Some(before) => still_there(&known, before),
+            None => {
+                let most = self.memory.config.tokens_max;
+                within(&known, most, &*self.language)
+            }
+        };
+        Shown {
+            memory: MemoryUse {
+                mode,
+                shown: chosen.iter().map(|memory| memory.id).collect(),
+            },
+            block: memory_block(chosen.iter().map(|memory| &*memory.text)),
+        }
+    }
+
+    /// What a request is shown of memory, and its prompt's text with that. A template that does not take it
+    /// leaves the prompt as it was.
+    pub(super) fn text_shown(
+        &self,
+        request: &Request,
+        binding: &Binding,
+        text: Option<String>,
+    ) -> (Shown, Option<String>) {
+        let shown = self.shown(request, binding);
+        let Some(block) = &shown.block else {
+            return (shown, text);
+        };
+        match self.text_of(request, &[], Some(block)) {
+            Ok(Some(with)) => (shown, Some(with)),
+            Ok(None) | Err(_) => (shown.without(), text),
+        }
+    }
+
+    fn memory_mode(&self, request: &Request) -> MemoryMode {
+        if !matches!(request.prompt, PromptSource::Chat { .. }) {
+            return MemoryMode::Off;
+        }
+        let (consent, _) = self.rules.consent(&request.owner, &request.scope);
+        let wanted = request.memory.unwrap_or(self.memory.config.mode);
+        wanted.allowed(consent.learning, request.kind(), request.source.is_some())
+    }
+
+    /// A turn was recorded in which something may have been said.
+    pub(super) fn heard(&self, memory: &MemoryUse) {
+        if memory.mode != MemoryMode::Off
+            && let Some(notify) = &self.memory.notify
+        {
+            // A full queue holds a notification already.
+            let _notified = notify.send(Notification).is_ok();
+        }
+    }
+}
