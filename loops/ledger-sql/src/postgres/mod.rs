@@ -11,6 +11,7 @@ mod moving;
 mod open;
 mod roles;
 mod schema;
+mod size;
 mod store;
 mod writing;
 

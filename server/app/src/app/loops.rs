@@ -21,6 +21,7 @@ use crate::memory;
 use crate::model::{self, Builtin, Served};
 use crate::scrub::Scrub;
 use hone_api::Http;
+use hone_api::storage_gauge::StorageGauge;
 use hone_inference::eraser::Eraser;
 use hone_inference::paired::PairedParts;
 use hone_judges::callback::HttpCaller;
@@ -279,6 +280,16 @@ pub(super) fn importer(resources: &Resources, served: &Served) -> Importer {
     });
     let most = resources.config.store.blob_file_bytes_max;
     Importer::new(base, resources.blobs.clone(), most)
+}
+
+/// What measures the ledger and the blobs.
+pub(super) fn storage(resources: &Resources) -> Result<StorageGauge, String> {
+    let blobs = resources.config.store.folder()?.join("blobs");
+    let measure = move || hone_blobs::sizes(&blobs);
+    Ok(StorageGauge::new(
+        resources.storage.clone(),
+        Arc::new(measure),
+    ))
 }
 
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,

@@ -268,6 +268,7 @@ fn http_of(
         paired: Arc::default(),
         binding: config.binding.clone(),
         rules: resources.rules.clone(),
+        storage: loops::storage(resources)?,
         versions: resources.versions.clone(),
         policies: resources.policies.clone(),
         under_way: job_of(resources.under_way.reader()),

@@ -6,12 +6,14 @@ mod checks;
 mod common;
 mod doctor;
 mod export;
+mod ledger;
+mod space;
 mod transfer;
 
 pub(crate) use backup::{BackupArgs, RestoreArgs, backup, restore};
 pub(crate) use doctor::{DoctorArgs, doctor};
 pub(crate) use export::{ExportCommand, export};
-pub(crate) use transfer::{LedgerCommand, ledger};
+pub(crate) use ledger::{LedgerCommand, ledger};
 
 #[cfg(test)]
 mod tests;

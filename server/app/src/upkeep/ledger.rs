@@ -1,0 +1,29 @@
+//! `hone ledger`: the ledger itself.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::space::{SizeArgs, size};
+use super::transfer::{MoveArgs, move_to};
+
+/// The ledger itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LedgerCommand {
+    /// Move a ledger to another database, with the server stopped. The old one stays as it is.
+    Move(MoveArgs),
+    /// Show what every table and the adapters take of the disk.
+    Size(SizeArgs),
+}
+
+/// Runs one command.
+///
+/// # Errors
+/// A sentence with a remedy.
+pub(crate) fn ledger(command: &LedgerCommand) -> Result<ExitCode, String> {
+    match command {
+        LedgerCommand::Move(args) => move_to(args),
+        LedgerCommand::Size(args) => size(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
