@@ -14,6 +14,7 @@ mod memories;
 mod people;
 mod personal;
 mod reading;
+mod retention;
 mod storage;
 #[cfg(any(test, feature = "test-switches"))]
 pub mod suite;
@@ -43,6 +44,9 @@ pub use personal::{
 pub use reading::{
     FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,
     SessionLine, SessionTurn, SessionView, TITLE_CHARS_MAX, TurnEntry, TurnFilter, TurnLine,
+};
+pub use retention::{
+    EndedBefore, Extent, PrunePiece, PrunePlace, PruneStage, Pruned, Retention, Tally,
 };
 pub use storage::{LedgerSize, Storage, TableSize};
 pub use versions::{

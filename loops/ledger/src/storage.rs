@@ -1,9 +1,10 @@
-//! What the ledger takes of the disk.
+//! What the ledger takes of the disk, and what goes of it with age.
 
 use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::LedgerError;
+use crate::retention::{PrunePiece, PrunePlace, Pruned, Retention};
 
 /// What one table takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -49,9 +50,23 @@ impl LedgerSize {
     }
 }
 
-/// What the ledger takes of the disk. Implementations pass `crate::suite::storage`.
+/// What the ledger takes of the disk, and what goes of it with age. Implementations pass `crate::suite::storage`.
 #[async_trait]
 pub trait Storage: Send + Sync {
     /// Measures every table. Reads all of a ledger in a file, so it takes time; nobody who writes waits.
     async fn size(&self) -> Result<LedgerSize, LedgerError>;
+
+    /// What would go now, and changes nothing. Reads every turn and every message, so it takes time; nobody who writes
+    /// waits.
+    async fn plan_pruning(&self, retention: &Retention) -> Result<Pruned, LedgerError>;
+
+    /// Removes the next of what goes, about `most` rows in one transaction, from a place on. What waits for something
+    /// stays. A turn of which a version, a memory or a count of checks tells keeps its row, and so do all others of its
+    /// session; so an erasure finds what was learned.
+    async fn prune_piece(
+        &self,
+        retention: &Retention,
+        place: PrunePlace,
+        most: usize,
+    ) -> Result<PrunePiece, LedgerError>;
 }

@@ -5,6 +5,7 @@
 //! Readers see one moment and wait for nobody.
 
 mod clock;
+mod compact;
 mod fault;
 mod ledger;
 mod moving;
@@ -25,6 +26,7 @@ mod tests;
 #[cfg(all(test, unix))]
 pub(crate) use tests::fresh;
 
+pub use compact::Thoroughness;
 pub use ledger::PostgresLedger;
 pub(crate) use moving::Marking;
 pub use open::PostgresConfig;

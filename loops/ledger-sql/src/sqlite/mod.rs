@@ -3,6 +3,7 @@
 //! Every method that writes is one `begin immediate` transaction with `synchronous = full`: when it
 //! returns, the disk has it. Readers see the last commit and never wait for the writer (WAL).
 
+mod compact;
 mod copy;
 mod fault;
 mod mark;

@@ -118,6 +118,16 @@ pub async fn storage<L: Ledger + Personal + Memories + Storage + 'static>(
     }
     storage_cases! {
         every_table_is_measured,
+        nothing_goes_unless_it_is_asked_for,
+        an_old_conversation_goes_with_all_that_nobody_shares,
+        what_waits_or_is_compared_on_stays_whole,
+        what_a_version_learned_from_keeps_its_row,
+        an_erasure_takes_what_repeats_a_turn_without_words,
+        without_logprobs_the_words_stay,
+        an_owner_has_a_time_of_their_own,
+        what_memories_and_checks_tell_of_keeps_its_row,
+        votes_and_reports_go_alone,
+        a_long_conversation_goes_in_pieces,
     }
 }
 

@@ -19,6 +19,7 @@ use super::resources::Resources;
 use crate::config::{Config, ModelConfig};
 use crate::memory;
 use crate::model::{self, Builtin, Served};
+use crate::retention::Retainer;
 use crate::scrub::Scrub;
 use hone_api::Http;
 use hone_api::storage_gauge::StorageGauge;
@@ -253,6 +254,20 @@ pub(super) fn scrubbing(
     let name = ("scrub", resources.registry.clone());
     beside(name, resources.stops[0].signal(), loops, move |stop| {
         scrub.clone().run(backend.clone(), stop)
+    });
+}
+
+/// What removes what is older than it is kept.
+pub(super) fn retaining(resources: &Resources, loops: &mut JoinSet<()>) {
+    let retainer = Arc::new(Retainer {
+        storage: resources.storage.clone(),
+        config: resources.config.store.clone(),
+        held_out_kept: resources.config.train.gate.held_out_max,
+        clock: resources.clock.clone(),
+    });
+    let name = ("retention", resources.registry.clone());
+    beside(name, resources.stops[0].signal(), loops, move |stop| {
+        retainer.clone().run(stop)
     });
 }
 

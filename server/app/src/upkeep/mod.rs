@@ -1,12 +1,15 @@
 //! What keeps a data folder well, from the command line: `hone doctor`, `hone backup`,
-//! `hone restore`, `hone export`, `hone ledger`. All of it works while the server runs, but for restoring and moving.
+//! `hone restore`, `hone export`, `hone ledger`. All of it works while the server runs, but for restoring, moving and
+//! compacting a file.
 
 mod backup;
 mod checks;
 mod common;
+mod compact;
 mod doctor;
 mod export;
 mod ledger;
+mod prune;
 mod space;
 mod transfer;
 
