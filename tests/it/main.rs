@@ -31,6 +31,7 @@ mod phrases;
 mod postgres;
 mod program;
 mod remote;
+mod retention;
 mod ring;
 mod schemas;
 mod sim;

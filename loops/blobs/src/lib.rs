@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hone_domain::{BlobError, BlobKey, Blobs};
+use hone_domain::{BlobError, BlobKey, Blobs, BlobsSize};
 
 /// Unfinished and removed folders; keys cannot begin with a dot.
 const LIMBO: &str = ".limbo";
@@ -268,6 +268,40 @@ impl Blobs for FsBlobs {
         }
         Ok(())
     }
+}
+
+/// What every kind takes under a root, by name; nothing where the root is missing. Only looks, so that it may be asked
+/// beside the process that has the root.
+///
+/// # Errors
+/// As the system has it.
+pub fn sizes(root: &Path) -> std::io::Result<Vec<BlobsSize>> {
+    let mut sizes = Vec::new();
+    for kind in folders(root)? {
+        let (mut files, mut bytes) = (0, 0);
+        let mut left = vec![root.join(&kind)];
+        while let Some(folder) = left.pop() {
+            let entries = match fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                // Removed meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            for entry in entries.flatten() {
+                match entry.metadata() {
+                    Ok(meta) if meta.is_dir() => left.push(entry.path()),
+                    Ok(meta) => {
+                        files += 1;
+                        bytes += meta.len();
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        sizes.push(BlobsSize { kind, files, bytes });
+    }
+    sizes.sort_unstable_by(|one, other| one.kind.cmp(&other.kind));
+    Ok(sizes)
 }
 
 /// Removes a folder with what is in it, where it is there.

@@ -109,6 +109,17 @@ pub trait Blobs: Send + Sync {
     fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError>;
 }
 
+/// What the folders of one kind take, which is the first part of their keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BlobsSize {
+    /// The kind.
+    pub kind: String,
+    /// Files.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

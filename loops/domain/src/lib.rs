@@ -40,7 +40,7 @@ pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, Look, PendingTurn, SessionIndex,
     SessionIndexConfig, Trail, Transcript,
 };
-pub use blobs::{BlobError, BlobKey, Blobs};
+pub use blobs::{BlobError, BlobKey, Blobs, BlobsSize};
 pub use calendar::civil;
 pub use check::{Check, SourceFile, Subject, TestPlace, Verifier};
 pub use consent::{Admitted, Consent, Consents, Learning, Wanted, admit, collect};

@@ -8,6 +8,7 @@ use hone_domain::{
 };
 use serde::Serialize;
 
+use crate::retention::Extent;
 use crate::{LedgerError, Reading};
 
 /// Who claims work.
@@ -300,6 +301,8 @@ pub enum FeedbackOutcome {
 pub struct TurnView {
     /// The turn.
     pub turn: Turn,
+    /// How much of it is stored.
+    pub extent: Extent,
     /// What became of it.
     pub fate: Fate,
     /// Its transition.

@@ -1,7 +1,7 @@
 //! The ledger as others see it: what it remembers, what it hands out once, and the suite that every
 //! implementation passes.
 //!
-//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Answers`]) speak domain types in and
+//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Answers`], [`Storage`]) speak domain types in and
 //! out. Another database joins by implementing them and passing [`suite`].
 //!
 //! Never: SQL, who asks, or why.
@@ -14,6 +14,8 @@ mod memories;
 mod people;
 mod personal;
 mod reading;
+mod retention;
+mod storage;
 #[cfg(any(test, feature = "test-switches"))]
 pub mod suite;
 mod versions;
@@ -43,6 +45,10 @@ pub use reading::{
     FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,
     SessionLine, SessionTurn, SessionView, TITLE_CHARS_MAX, TurnEntry, TurnFilter, TurnLine,
 };
+pub use retention::{
+    EndedBefore, Extent, PrunePiece, PrunePlace, PruneStage, Pruned, Retention, Tally,
+};
+pub use storage::{LedgerSize, Storage, TableSize};
 pub use versions::{
     Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,
     Tripped, TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,

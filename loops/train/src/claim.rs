@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use hone_domain::{BatchId, Millis, Reason, Scope, Token, TurnId};
 use hone_ledger::{
-    Claim, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery, Replayed,
-    SampleClaim, SampleMaterial, Versions, Window,
+    Claim, Extent, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery,
+    Replayed, SampleClaim, SampleMaterial, Versions, Window,
 };
 use hone_runtime::{Clock, Ids};
 use serde_json::Value;
@@ -154,7 +154,8 @@ impl Claimer {
         let mut before = second.turn.parent;
         for _ in 0..TRIES_MAX {
             let Some(id) = before else { break };
-            let Some(view) = self.ledger.turn_if_readable(id).await? else {
+            let view = self.ledger.turn_if_readable(id).await?;
+            let Some(view) = view.filter(|view| view.extent != Extent::Row) else {
                 break;
             };
             let score = view.verdict.and_then(|verdict| verdict.score);

@@ -86,6 +86,7 @@ pub use pack::{CreditedTurn, PackedRow, pack};
 pub use priority::{Priority, Urgency};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use progress::{Phase, Progress, Stand, UnderWay};
+pub use prune::sweep_blobs;
 pub use retold::{FirstTry, Retold};
 pub use save::CHECKPOINT_FILE;
 pub use serving::{Served, Serving};

@@ -13,6 +13,32 @@ use hone_domain::{ADAPTERS, LEARNERS, checkpoint_key};
 /// Most versions pruned, and orphans removed, at a time.
 const AT_A_TIME: usize = 256;
 
+/// Removes all that nobody needs, where nothing trains meanwhile; how many folders went.
+///
+/// # Errors
+/// What the ledger or the disk said.
+pub async fn sweep_blobs(
+    versions: Arc<dyn Versions>,
+    blobs: Arc<dyn Blobs>,
+    clock: Arc<dyn Clock>,
+    config: Config,
+) -> Result<usize, String> {
+    let pruner = Pruner {
+        versions,
+        blobs,
+        clock,
+        config: Arc::new(config),
+        shipping: Arc::default(),
+    };
+    let mut swept = 0;
+    loop {
+        match pruner.prune().await? {
+            0 => return Ok(swept),
+            more => swept += more,
+        }
+    }
+}
+
 /// Removes what nobody needs.
 #[derive(Clone)]
 pub(crate) struct Pruner {

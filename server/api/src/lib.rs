@@ -23,6 +23,7 @@ pub mod routes;
 pub mod settings;
 pub mod sse;
 mod state;
+pub mod storage_gauge;
 pub mod swap;
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use crate::guard::Guard;
 use crate::page::Page;
 use crate::replays::{Replaying, Replays};
 use crate::settings::Setting;
+use crate::storage_gauge::StorageGauge;
 use crate::swap::Swap;
 use hone_accounts::audit::Audit;
 use hone_accounts::changes::{Actor, Changes};
@@ -58,6 +59,8 @@ pub struct Http {
     pub binding: BindingConfig,
     /// What may be learned from whom.
     pub rules: Arc<Rules>,
+    /// What all of it takes of the disk.
+    pub storage: StorageGauge,
     /// Decisions about versions; the same ledger.
     pub versions: Arc<dyn Versions>,
     /// Published versions, which a rollback changes.

@@ -39,6 +39,7 @@ use super::guard::Guard;
 use super::page::Page;
 use super::replays::Replays;
 use super::rights::{Right, RouteTable};
+use super::storage_gauge::StorageGauge;
 use super::swap::Swap;
 use super::{Http, Life, ModelNames, router, served};
 use crate::HttpConfig;
@@ -543,6 +544,12 @@ fn inference_of(
     })
 }
 
+/// What measures the ledger and the blobs of a folder.
+fn storage_of(ledger: &Arc<SqliteLedger>, folder: &Path) -> StorageGauge {
+    let blobs = folder.join("blobs");
+    StorageGauge::new(ledger.clone(), Arc::new(move || hone_blobs::sizes(&blobs)))
+}
+
 fn eraser_of(
     ledger: &Arc<SqliteLedger>,
     folder: &Path,
@@ -690,6 +697,7 @@ impl Stage {
             importer: Arc::new(importer_in(folder.path())),
             binding: binding_config(),
             rules,
+            storage: storage_of(&ledger, folder.path()),
             versions: ledger.clone(),
             ledger,
             policies,

@@ -24,6 +24,7 @@ mod memory;
 pub mod model;
 mod process;
 mod progress;
+mod retention;
 pub mod scrub;
 #[cfg(test)]
 #[path = "../../../loops/nn/tests/support/shapes.rs"]

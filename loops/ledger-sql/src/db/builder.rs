@@ -25,6 +25,12 @@ impl Builder {
         self
     }
 
+    /// Words that the program put together itself.
+    pub(crate) fn push_made(&mut self, words: &str) -> &mut Self {
+        self.text.push_str(words);
+        self
+    }
+
     /// A parameter of its own, with its value.
     pub(crate) fn push_bind(&mut self, value: impl Bind) -> &mut Self {
         self.values.push(Bind::value(Some(value)));

@@ -5,12 +5,14 @@
 //! Readers see one moment and wait for nobody.
 
 mod clock;
+mod compact;
 mod fault;
 mod ledger;
 mod moving;
 mod open;
 mod roles;
 mod schema;
+mod size;
 mod store;
 mod writing;
 
@@ -24,6 +26,7 @@ mod tests;
 #[cfg(all(test, unix))]
 pub(crate) use tests::fresh;
 
+pub use compact::Thoroughness;
 pub use ledger::PostgresLedger;
 pub(crate) use moving::Marking;
 pub use open::PostgresConfig;

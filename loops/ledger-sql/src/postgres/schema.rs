@@ -18,6 +18,10 @@ static FILES: &[(&str, &str)] = &[
         "0026_memory",
         include_str!("../../../../migrations/postgres/0026_memory.sql"),
     ),
+    (
+        "0027_retention",
+        include_str!("../../../../migrations/postgres/0027_retention.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

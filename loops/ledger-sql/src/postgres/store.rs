@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use hone_domain::Millis;
-use hone_ledger::{ForgetReport, ForgetWish, LedgerError};
+use hone_ledger::{ForgetReport, ForgetWish, LedgerError, LedgerSize};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
 use super::clock;
 use super::roles::Roles;
 use super::writing::Writing;
-use super::{fault, schema};
+use super::{fault, schema, size};
 use crate::db::{Connection, Fault, Row};
 use crate::queries::{Held, Store, Unfinished, forget};
 
@@ -205,6 +205,12 @@ impl Store for PostgresStore {
             self.whole_ms.store(now_ms, Ordering::Relaxed);
         }
         Ok(missing)
+    }
+
+    async fn size(&self) -> Result<LedgerSize, LedgerError> {
+        let mut moment = self.look().await?;
+        let measured = size::measure(&mut moment, &self.schema).await;
+        measured.map_err(|error| self.fail(error))
     }
 
     async fn check(&self) -> Result<Vec<String>, LedgerError> {

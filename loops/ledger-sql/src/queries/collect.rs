@@ -510,11 +510,11 @@ async fn store_feedback(
 
 /// Sends a turn that was judged but not trained to the judge again, and takes it from a judge that
 /// read it before the feedback came. A batch that holds it keeps it: somebody who keeps sending
-/// feedback must not be able to stop training.
+/// feedback must not be able to stop training. One that lost something with age has nothing to teach.
 async fn send_back(connection: &mut Connection<'_>, turn: i64, now_ms: i64) -> Result<(), Fault> {
     let again = db::query(
         "update turns set stage = 'awaiting_verdict', reason = null
-         where number = $1
+         where number = $1 and extent = 2
            and (
                stage in ('awaiting_verdict', 'awaiting_training')
                or reason in ('abstained', 'judge_failed')

@@ -2,11 +2,13 @@
 //! ledger's files. Every piece is a transaction of its own and can be repeated.
 
 use hone_domain::{BlobKey, Digest, ForgetId, Scope};
+use sqlx::AssertSqlSafe;
 
+use super::retention::LISTED;
 use super::rows;
-use super::texts::limit;
+use super::texts::{limit, unsigned};
 use crate::db::{self, Connection, Fault};
-use hone_ledger::LooseBlob;
+use hone_ledger::{LooseBlob, Tally};
 
 /// Where a wish stands after a piece.
 pub(crate) enum Piece {
@@ -47,7 +49,7 @@ pub(crate) async fn piece(
         }
         return Ok(Piece::More);
     }
-    if sweep(connection, most).await? > 0 {
+    if sweep(connection, most).await?.looked_at > 0 {
         return Ok(Piece::More);
     }
     let blobs = loose_blobs(connection, id, most).await?;
@@ -58,12 +60,23 @@ pub(crate) async fn piece(
     }
 }
 
-/// Removes what was shared and nobody uses any more, at most so many rows of each kind; how many were
-/// looked at.
-pub(crate) async fn sweep(connection: &mut Connection<'_>, most: usize) -> Result<usize, Fault> {
-    Ok(sweep_histories(connection, most).await?
-        + sweep_blocks(connection, most).await?
-        + sweep_sessions(connection, most).await?)
+/// What a sweep did.
+#[derive(Default)]
+pub(crate) struct Swept {
+    /// Rows that were looked at.
+    pub(crate) looked_at: usize,
+    /// What nobody used.
+    pub(crate) messages: Tally,
+    pub(crate) blocks: Tally,
+}
+
+/// Removes what was shared and nobody uses any more, at most so many rows of each kind.
+pub(crate) async fn sweep(connection: &mut Connection<'_>, most: usize) -> Result<Swept, Fault> {
+    let mut swept = Swept::default();
+    sweep_histories(connection, most, &mut swept).await?;
+    sweep_blocks(connection, most, &mut swept).await?;
+    swept.looked_at += sweep_sessions(connection, most).await?;
+    Ok(swept)
 }
 
 /// Takes away the title of the turn's session: it is some question of it, not always the first
@@ -81,38 +94,54 @@ async fn clear_title(connection: &mut Connection<'_>, turn: i64) -> Result<(), F
 
 /// Removes a turn with everything about it; what it shared is looked at later.
 pub(crate) async fn remove_turn(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
+    remove_turns(connection, &[turn]).await
+}
+
+/// The same of several.
+pub(crate) async fn remove_turns(
+    connection: &mut Connection<'_>,
+    turns: &[i64],
+) -> Result<(), Fault> {
+    let verdicts = format!(
+        "select verdicts.number from verdicts
+         join transitions on transitions.number = verdicts.transition_number
+         where transitions.turn_number in ({LISTED})"
+    );
+    let transitions = format!("select number from transitions where turn_number in ({LISTED})");
     let statements = [
-        "insert into loose_histories (number)
-         select history_number from turn_payloads
-         where turn_number = $1 and history_number is not null
-         on conflict do nothing",
-        "insert into loose_blocks (number)
-         select block_number from turn_payloads
-         where turn_number = $1 and block_number is not null
-         on conflict do nothing",
-        "insert into loose_sessions (number)
-         select session_number from turns where number = $1 on conflict do nothing",
-        "delete from votes where verdict_number in (
-             select verdicts.number from verdicts
-             join transitions on transitions.number = verdicts.transition_number
-             where transitions.turn_number = $1
-         )",
-        "delete from verdicts where transition_number in (
-             select number from transitions where turn_number = $1
-         )",
-        "delete from leases where transition_number in (
-             select number from transitions where turn_number = $1
-         )",
-        "delete from transitions where turn_number = $1",
-        "delete from feedback where turn_id = (select id from turns where number = $1)",
-        "delete from turn_memories where turn_number = $1",
-        "delete from turn_payloads where turn_number = $1",
-        "delete from turns where number = $1",
-        "delete from forget_turns where turn_number = $1",
+        format!(
+            "insert into loose_histories (number)
+             select distinct history_number from turn_payloads
+             where turn_number in ({LISTED}) and history_number is not null
+             on conflict do nothing"
+        ),
+        format!(
+            "insert into loose_blocks (number)
+             select distinct block_number from turn_payloads
+             where turn_number in ({LISTED}) and block_number is not null
+             on conflict do nothing"
+        ),
+        format!(
+            "insert into loose_sessions (number)
+             select distinct session_number from turns where number in ({LISTED})
+             on conflict do nothing"
+        ),
+        format!("delete from votes where verdict_number in ({verdicts})"),
+        format!("delete from verdicts where transition_number in ({transitions})"),
+        format!("delete from leases where transition_number in ({transitions})"),
+        format!("delete from transitions where turn_number in ({LISTED})"),
+        format!(
+            "delete from feedback where turn_id in (select id from turns where number in ({LISTED}))"
+        ),
+        format!("delete from turn_memories where turn_number in ({LISTED})"),
+        format!("delete from turn_payloads where turn_number in ({LISTED})"),
+        format!("delete from turns where number in ({LISTED})"),
+        format!("delete from forget_turns where turn_number in ({LISTED})"),
     ];
+    let list = serde_json::to_string(turns)?;
     for statement in statements {
-        db::query(statement)
-            .bind(turn)
+        db::query(AssertSqlSafe(statement))
+            .bind(&list)
             .execute(&mut *connection)
             .await?;
     }
@@ -121,23 +150,29 @@ pub(crate) async fn remove_turn(connection: &mut Connection<'_>, turn: i64) -> R
 
 /// Removes messages nobody else has, from the last one up. Each row is asked for by itself: a row of
 /// the same batch may have been its last user.
-async fn sweep_histories(connection: &mut Connection<'_>, most: usize) -> Result<usize, Fault> {
+async fn sweep_histories(
+    connection: &mut Connection<'_>,
+    most: usize,
+    swept: &mut Swept,
+) -> Result<(), Fault> {
     let loose: Vec<i64> =
         db::query_scalar("select number from loose_histories order by number desc limit $1")
             .bind(limit(most))
             .fetch_all(&mut *connection)
             .await?;
     for node in &loose {
-        remove_history(connection, *node).await?;
+        swept.messages.add(remove_history(connection, *node).await?);
         db::query("delete from loose_histories where number = $1")
             .bind(node)
             .execute(&mut *connection)
             .await?;
     }
-    Ok(loose.len())
+    swept.looked_at += loose.len();
+    Ok(())
 }
 
-async fn remove_history(connection: &mut Connection<'_>, node: i64) -> Result<(), Fault> {
+/// Removes a node nobody uses, and its message; what that was.
+async fn remove_history(connection: &mut Connection<'_>, node: i64) -> Result<Tally, Fault> {
     let gone: Option<(Option<i64>, i64)> = db::query_as(
         "delete from histories where number = $1
          and not exists (select 1 from histories as child where child.parent_number = $1)
@@ -148,14 +183,15 @@ async fn remove_history(connection: &mut Connection<'_>, node: i64) -> Result<()
     .fetch_optional(&mut *connection)
     .await?;
     let Some((parent, message)) = gone else {
-        return Ok(());
+        return Ok(Tally::default());
     };
-    db::query(
+    let bytes: Option<i64> = db::query_scalar(
         "delete from messages where number = $1
-         and not exists (select 1 from histories where message_number = $1)",
+         and not exists (select 1 from histories where message_number = $1)
+         returning cast(length(body) as bigint)",
     )
     .bind(message)
-    .execute(&mut *connection)
+    .fetch_optional(&mut *connection)
     .await?;
     if let Some(parent) = parent {
         db::query("insert into loose_histories (number) values ($1) on conflict do nothing")
@@ -163,27 +199,41 @@ async fn remove_history(connection: &mut Connection<'_>, node: i64) -> Result<()
             .execute(connection)
             .await?;
     }
-    Ok(())
+    gone_row(bytes)
+}
+
+/// One row of so many bytes, where there was one.
+fn gone_row(bytes: Option<i64>) -> Result<Tally, Fault> {
+    let Some(bytes) = bytes else {
+        return Ok(Tally::default());
+    };
+    let bytes = unsigned(bytes)?;
+    Ok(Tally { rows: 1, bytes })
 }
 
 /// Removes prompt tokens nobody else has, likewise.
-async fn sweep_blocks(connection: &mut Connection<'_>, most: usize) -> Result<usize, Fault> {
+async fn sweep_blocks(
+    connection: &mut Connection<'_>,
+    most: usize,
+    swept: &mut Swept,
+) -> Result<(), Fault> {
     let loose: Vec<i64> =
         db::query_scalar("select number from loose_blocks order by number desc limit $1")
             .bind(limit(most))
             .fetch_all(&mut *connection)
             .await?;
     for node in &loose {
-        let parent: Option<Option<i64>> = db::query_scalar(
+        let gone: Option<(Option<i64>, i64)> = db::query_as(
             "delete from token_blocks where number = $1
              and not exists (select 1 from token_blocks as child where child.parent_number = $1)
              and not exists (select 1 from turn_payloads where block_number = $1)
-             returning parent_number",
+             returning parent_number, cast(length(tokens) as bigint)",
         )
         .bind(node)
         .fetch_optional(&mut *connection)
         .await?;
-        if let Some(parent) = parent.flatten() {
+        swept.blocks.add(gone_row(gone.map(|(_, bytes)| bytes))?);
+        if let Some(parent) = gone.and_then(|(parent, _)| parent) {
             db::query("insert into loose_blocks (number) values ($1) on conflict do nothing")
                 .bind(parent)
                 .execute(&mut *connection)
@@ -194,7 +244,8 @@ async fn sweep_blocks(connection: &mut Connection<'_>, most: usize) -> Result<us
             .execute(&mut *connection)
             .await?;
     }
-    Ok(loose.len())
+    swept.looked_at += loose.len();
+    Ok(())
 }
 
 async fn sweep_sessions(connection: &mut Connection<'_>, most: usize) -> Result<usize, Fault> {

@@ -241,7 +241,7 @@ async fn spans_cover(
     loop {
         let payloads = db::query(
             "select turns.number, turns.id, completion_tokens, behavior_logprobs, raw_logprobs,
-                    kept, experts, stop, spans
+                    kept, experts, stop, spans, extent
              from turns join turn_payloads on turn_payloads.turn_number = turns.number
              where turns.number > $1 order by turns.number limit $2",
         )

@@ -54,10 +54,13 @@ mod memory_uses;
 mod people;
 mod personal;
 mod policies;
+mod pruning;
 mod reading;
 pub(crate) mod replay;
+pub(crate) mod retention;
 pub(crate) mod rows;
 mod standings;
+mod storage;
 pub(crate) mod taint;
 mod teams;
 mod texts;
@@ -80,8 +83,9 @@ use hone_domain::{
 use hone_ledger::{
     ApiKey, AuditCheck, AuditCount, AuditEntry, AuditQuery, AuditRecord, Changed, Claim, Claimed,
     ClaimedSamples, FeedbackOutcome, ForgetReport, ForgetWish, Invite, Ledger, LedgerCounts,
-    LedgerError, OpenPage, OpenTurn, People, PeopleChange, PolicyRecord, Publish, Ready, Refusal,
-    ReplayQuery, Replayed, SampleClaim, SignIn, Team, TurnRow, TurnView, User, Uses,
+    LedgerError, LedgerSize, OpenPage, OpenTurn, People, PeopleChange, PolicyRecord, Publish,
+    Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SignIn, Team, TurnRow, TurnView, User,
+    Uses,
 };
 
 use crate::db::{Connection, Fault, Row};
@@ -182,6 +186,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// As [`Ledger::missing_parts`].
     fn missing_parts(&self) -> impl Future<Output = Result<Vec<String>, LedgerError>> + Send;
+
+    /// As [`hone_ledger::Storage::size`].
+    fn size(&self) -> impl Future<Output = Result<LedgerSize, LedgerError>> + Send;
 
     /// Looks at everything that is stored; each finding is a line.
     fn check(&self) -> impl Future<Output = Result<Vec<String>, LedgerError>> + Send;

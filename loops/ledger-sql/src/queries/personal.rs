@@ -57,7 +57,7 @@ impl<S: Store> Personal for SqlLedger<S> {
 
     async fn sweep(&self, limit: usize) -> Result<ForgetStep, LedgerError> {
         let swept = transact!(self, connection => erase::sweep(connection, limit.max(1)));
-        if swept? > 0 {
+        if swept?.looked_at > 0 {
             return Ok(ForgetStep::More);
         }
         match self.store.empty_log().await? {

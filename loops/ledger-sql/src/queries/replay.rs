@@ -45,7 +45,7 @@ async fn read(
 
 /// A vote counts +1, -1 or 0; their variance says how much the votes disagreed. Only what the head and
 /// the versions it continues learned: what a rollback left behind was taken back, and what is tainted
-/// may repeat what was erased.
+/// may repeat what was erased. One that lost something with age has not all that teaching needs.
 pub(crate) const CANDIDATES: &str = "
     with recursive lineage (version) as (
         select $5
@@ -63,6 +63,7 @@ pub(crate) const CANDIDATES: &str = "
     join arithmetics on arithmetics.number = turns.arithmetic_number
     join verdicts on verdicts.transition_number = transitions.number and verdicts.current = 1
     where version_samples.scope_number = $1 and turns.trained_version is not null
+      and turns.extent = 2
       and versions.tainted_ms is null
       and versions.version in (select version from lineage)
       and arithmetics.fingerprint = $2 and arithmetics.base = $3

@@ -3,7 +3,8 @@
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
     MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope,
-    SessionId, Stage, Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, Vote,
+    SessionId, Stage, Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId,
+    VersionSpan, Vote,
 };
 
 use super::chains;
@@ -13,7 +14,7 @@ use crate::codec::{
     tokens_from_bytes,
 };
 use crate::db::{self, Connection, Fault, Row, corrupt};
-use hone_ledger::{PolicyRecord, PolicyStatus};
+use hone_ledger::{Extent, PolicyRecord, PolicyStatus};
 
 macro_rules! id_from {
     ($($function:ident -> $id:ident;)*) => {$(
@@ -81,7 +82,7 @@ const TURN: &str =
             raw_logprobs, kept, experts, stop, completion_text, sampling, spans, digest,
             arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
             stage, reason, trained_version, holdback, source, trace,
-            metadata, checks, mode, shown
+            metadata, checks, mode, shown, extent, version
      from turns
      join turn_payloads on turn_payloads.turn_number = turns.number
      join sessions on sessions.number = turns.session_number
@@ -130,7 +131,7 @@ async fn with_prompt(
         completion: completion(row)?,
         completion_text: text(row.try_get("completion_text")?)?,
         sampling: sampling_from_bytes(row.try_get("sampling")?)?,
-        spans: spans_from_bytes(row.try_get("spans")?)?,
+        spans: spans(row)?,
         digest: optional("digest")?.map(digest).transpose()?,
         base: digest(row.try_get("base")?)?,
         fingerprint: row.try_get("fingerprint")?,
@@ -161,6 +162,25 @@ async fn with_prompt(
     Ok((turn, fate(row)?))
 }
 
+/// Which versions sampled what; one that lost its words has none of them, and still the version that sampled it.
+fn spans(row: &Row) -> Result<Vec<VersionSpan>, Fault> {
+    let spans = spans_from_bytes(row.try_get("spans")?)?;
+    if !spans.is_empty() {
+        return Ok(spans);
+    }
+    Ok(vec![VersionSpan {
+        version: version(row.try_get("version")?)?,
+        start: 0,
+        end: 0,
+    }])
+}
+
+/// How much of a turn is stored.
+pub(crate) fn extent(row: &Row) -> Result<Extent, Fault> {
+    let number: i64 = row.try_get("extent")?;
+    Extent::from_number(number).ok_or_else(|| corrupt(format!("the extent {number}")))
+}
+
 /// What a turn did with memories.
 fn memory_use(row: &Row) -> Result<MemoryUse, Fault> {
     let Some(mode) = row.try_get::<Option<String>, _>("mode")? else {
@@ -183,14 +203,19 @@ pub(crate) fn memories(row: &Row) -> Result<Vec<MemoryId>, Fault> {
 pub(crate) fn completion(row: &Row) -> Result<Completion, Fault> {
     let tokens = tokens_from_bytes(row.try_get("completion_tokens")?)?;
     let kept = kept_from_bytes(row.try_get("kept")?, tokens.len())?;
-    Ok(Completion::new(
-        tokens,
-        floats_from_bytes(row.try_get("behavior_logprobs")?)?,
-        floats_from_bytes(row.try_get("raw_logprobs")?)?,
-        kept,
-        named(row.try_get("stop")?)?,
-    )?
-    .with_experts(experts_from_bytes(row.try_get("experts")?)?)?)
+    let is_whole = extent(row)? == Extent::Whole;
+    let logprobs = |column: &str| -> Result<Vec<f32>, Fault> {
+        match is_whole {
+            true => Ok(floats_from_bytes(row.try_get(column)?)?),
+            // Its log-probs are not kept any more; nothing trains on it.
+            false => Ok(vec![0.0; tokens.len()]),
+        }
+    };
+    let (behavior, raw) = (logprobs("behavior_logprobs")?, logprobs("raw_logprobs")?);
+    Ok(
+        Completion::new(tokens, behavior, raw, kept, named(row.try_get("stop")?)?)?
+            .with_experts(experts_from_bytes(row.try_get("experts")?)?)?,
+    )
 }
 
 /// The transition of `turn`, with its row's number.

@@ -111,7 +111,7 @@ async fn clean_ancestor(
 
 /// Samples of the tainted versions between the newest and the restored one that may train again:
 /// those that a version which stays on the chain sampled. What a tainted version sampled may repeat
-/// what was erased, so it stays spent.
+/// what was erased, so it stays spent, and so does what lost something with age.
 async fn freed(
     connection: &mut Connection<'_>,
     scope: i64,
@@ -140,7 +140,7 @@ async fn freed(
          where version_samples.scope_number = $1
            and version_samples.version in (select version from left_behind)
            and turns.version in (select version from kept) and turns.score is not null
-           and transitions.number not in (select transition_number from gone_transitions)",
+           and turns.extent = 2 and transitions.number not in (select transition_number from gone_transitions)",
     )
     .bind(scope)
     .bind(head)

@@ -190,7 +190,7 @@ pub(crate) async fn held_out(
         "select turns.number, score from turns indexed by turns_held_out
          join arithmetics on arithmetics.number = turns.arithmetic_number
          where scope_number = $1 and reason = 'held_out' and score is not null
-           and arithmetics.base = $2
+           and extent = 2 and arithmetics.base = $2
          order by turns.number desc limit $3",
     )
     .bind(number)

@@ -144,13 +144,14 @@ pub(crate) async fn turn(
     connection: &mut Connection<'_>,
     id: TurnId,
 ) -> Result<Option<TurnView>, Fault> {
-    let number: Option<i64> = db::query_scalar("select number from turns where id = $1")
+    let found = db::query("select number, extent from turns where id = $1")
         .bind(&id.0.as_bytes()[..])
         .fetch_optional(&mut *connection)
         .await?;
-    let Some(number) = number else {
+    let Some(found) = found else {
         return Ok(None);
     };
+    let (number, extent) = (found.try_get("number")?, rows::extent(&found)?);
     let (turn, fate) = rows::load_turn(connection, number).await?;
     let found = rows::load_transition(connection, number, &turn).await?;
     let verdict = match &found {
@@ -162,6 +163,7 @@ pub(crate) async fn turn(
     let feedback = rows::load_feedback(connection, &turn).await?;
     Ok(Some(TurnView {
         turn,
+        extent,
         fate,
         transition: found.map(|(_, transition)| transition),
         verdict,

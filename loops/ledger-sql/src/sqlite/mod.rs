@@ -3,6 +3,7 @@
 //! Every method that writes is one `begin immediate` transaction with `synchronous = full`: when it
 //! returns, the disk has it. Readers see the last commit and never wait for the writer (WAL).
 
+mod compact;
 mod copy;
 mod fault;
 mod mark;
@@ -11,6 +12,7 @@ mod open;
 mod paths;
 mod place;
 mod schema;
+mod size;
 mod whole;
 mod writer;
 
@@ -52,7 +54,7 @@ use crate::db::{Connection, Row};
 use crate::queries::{Held, SqlLedger, Store, Unfinished, forget};
 pub(crate) use copy::kept_blobs_of;
 use fault::Fault;
-use hone_ledger::{ForgetReport, ForgetWish, LedgerError};
+use hone_ledger::{ForgetReport, ForgetWish, LedgerError, LedgerSize};
 pub(crate) use mark::FILE as MARK_FILE;
 use mover::Mover;
 pub use open::{SqliteConfig, make_private};
@@ -247,6 +249,11 @@ impl Store for SqliteStore {
     async fn missing_parts(&self) -> Result<Vec<String>, LedgerError> {
         let mut moment = self.look().await?;
         self.explain(self.schema.missing(&mut moment).await)
+    }
+
+    async fn size(&self) -> Result<LedgerSize, LedgerError> {
+        let mut moment = self.look().await?;
+        self.explain(size::measure(&mut moment, &self.file).await)
     }
 
     async fn check(&self) -> Result<Vec<String>, LedgerError> {

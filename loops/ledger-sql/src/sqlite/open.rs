@@ -13,7 +13,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
 use super::fault::{Fault, migration_fault};
 use super::mark::Mark;
-use super::paths::{MOVING, RESTORING, folder_of};
+use super::paths::{MOVING, RESTORING, clear_copy, folder_of};
 use super::place::Place;
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
@@ -98,6 +98,7 @@ pub(super) async fn open(config: &SqliteConfig) -> Result<Opened, LedgerError> {
 async fn own(config: &SqliteConfig) -> Result<(), LedgerError> {
     let file = config.file.as_path();
     let folder = folder_of(file);
+    clear_copy(file).map_err(|e| folder_unusable(folder, &e))?;
     mark::check_reached(file).await?;
     let prepared = prepare(options(config), file).await;
     prepared.map_err(|fault| fault.explain_opening(file))?;

@@ -39,6 +39,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0024_key_logprobs"
     "0025_key_sha256"
     "0026_memory"
+    "0027_retention"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -15,6 +15,7 @@ mod personal;
 mod policies;
 mod random;
 mod reading;
+mod storage;
 mod teams;
 mod train;
 pub mod versions;
@@ -24,7 +25,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Answers, Ledger, Memories, Personal, Versions};
+use crate::{Answers, Ledger, Memories, Personal, Storage, Versions};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -99,6 +100,34 @@ pub async fn memories(
         a_turn_is_read_once,
         a_verdict_is_read_once,
         erasure_and_consent_remove_them,
+    }
+}
+
+/// Runs every case of [`Storage`]; `make` returns an empty ledger each time.
+pub async fn storage<L: Ledger + Personal + Memories + Storage + 'static>(
+    make: impl AsyncFn() -> Arc<L>,
+) {
+    macro_rules! storage_cases {
+        ($($case:ident,)*) => {$(
+            let ledger = make().await;
+            let case = storage::Case::new(ledger.clone());
+            Box::pin(storage::$case(&case)).await;
+            case.world.assert_lawful(concat!("storage::", stringify!($case))).await;
+            ledger.close().await;
+        )*};
+    }
+    storage_cases! {
+        every_table_is_measured,
+        nothing_goes_unless_it_is_asked_for,
+        an_old_conversation_goes_with_all_that_nobody_shares,
+        what_waits_or_is_compared_on_stays_whole,
+        what_a_version_learned_from_keeps_its_row,
+        an_erasure_takes_what_repeats_a_turn_without_words,
+        without_logprobs_the_words_stay,
+        an_owner_has_a_time_of_their_own,
+        what_memories_and_checks_tell_of_keeps_its_row,
+        votes_and_reports_go_alone,
+        a_long_conversation_goes_in_pieces,
     }
 }
 

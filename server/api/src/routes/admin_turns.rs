@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use hone_domain::{Message, Reason, Scope, SessionId, Turn, TurnKind};
-use hone_ledger::{TurnEntry, TurnFilter};
+use hone_ledger::{Extent, TurnEntry, TurnFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -245,6 +245,8 @@ pub async fn get_turn(
     let entered = http.ledger.turn_entries(turn).await?;
     let advantages = advantages(&view.turn, &entered);
     let inference = http.inference.as_deref();
+    // Log-probs that are not kept any more are not shown as if they were.
+    let inference = inference.filter(|_| view.extent == Extent::Whole);
     let tokens =
         inference.and_then(|inference| tokens(inference, &view.turn, advantages.as_deref()));
     Ok(Json(AdminTurnReply {

@@ -22,6 +22,7 @@ pub mod privacy;
 mod register;
 pub mod responses;
 pub mod sessions;
+pub mod storage;
 pub mod stored_responses;
 mod talk;
 pub mod teams;
@@ -115,6 +116,7 @@ fn console(routes: Routes) -> Routes {
         .add(AdminRead, routes!(console::series))
         .add(AdminRead, routes!(console::why))
         .add(AdminRead, routes!(console::config))
+        .add(AdminRead, routes!(storage::storage))
         .add(AdminWrite, routes!(console::drain))
         .add(AdminWrite, routes!(admin::pause))
         .add(AdminWrite, routes!(admin::resume))

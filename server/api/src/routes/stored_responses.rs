@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use hone_domain::{ParsedOutput, StopReason, ToolCall, Turn, TurnId};
+use hone_ledger::Extent;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -54,7 +55,9 @@ pub(super) async fn own_turn(
     context: &RequestContext,
 ) -> Result<Option<Turn>, ApiError> {
     let view = http.ledger.turn(turn).await?;
-    let view = view.filter(|view| view.turn.owner == context.caller.owner);
+    // One that lost its words with age is nothing that anybody can go on from.
+    let view =
+        view.filter(|view| view.turn.owner == context.caller.owner && view.extent != Extent::Row);
     Ok(view.map(|view| view.turn))
 }
 

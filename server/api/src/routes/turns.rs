@@ -9,7 +9,7 @@ use hone_domain::{
     Fate, Feedback, HintChoice, NextItem, ParsedOutput, Sampling, Signal, Stage, StopReason,
     TurnId, TurnKind, Vote,
 };
-use hone_ledger::TurnView;
+use hone_ledger::{Extent, TurnView};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -171,6 +171,8 @@ pub struct TurnReply {
     pub finished_ms: i64,
     /// What became of it.
     pub fate: FateReply,
+    /// How much of it is stored: `whole`, `words` (all but log-probs), or `row` (what became of it, without a word).
+    pub stored: &'static str,
     /// What was answered to it.
     #[schema(value_type = Vec<Object>)]
     pub next_state: Vec<NextItem>,
@@ -217,6 +219,11 @@ impl TurnReply {
             started_ms: turn.started_ms,
             finished_ms: turn.finished_ms,
             fate,
+            stored: match view.extent {
+                Extent::Whole => "whole",
+                Extent::Words => "words",
+                Extent::Row => "row",
+            },
             next_state: view
                 .transition
                 .map(|t| t.next_state.items)

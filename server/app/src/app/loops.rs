@@ -19,8 +19,10 @@ use super::resources::Resources;
 use crate::config::{Config, ModelConfig};
 use crate::memory;
 use crate::model::{self, Builtin, Served};
+use crate::retention::Retainer;
 use crate::scrub::Scrub;
 use hone_api::Http;
+use hone_api::storage_gauge::StorageGauge;
 use hone_inference::eraser::Eraser;
 use hone_inference::paired::PairedParts;
 use hone_judges::callback::HttpCaller;
@@ -255,6 +257,20 @@ pub(super) fn scrubbing(
     });
 }
 
+/// What removes what is older than it is kept.
+pub(super) fn retaining(resources: &Resources, loops: &mut JoinSet<()>) {
+    let retainer = Arc::new(Retainer {
+        storage: resources.storage.clone(),
+        config: resources.config.store.clone(),
+        held_out_kept: resources.config.train.gate.held_out_max,
+        clock: resources.clock.clone(),
+    });
+    let name = ("retention", resources.registry.clone());
+    beside(name, resources.stops[0].signal(), loops, move |stop| {
+        retainer.clone().run(stop)
+    });
+}
+
 /// What notices that the ledger's files are gone, or that their disk is full.
 pub(super) fn in_place(resources: &Resources, loops: &mut JoinSet<()>) {
     let watched = Arc::new(InPlace {
@@ -279,6 +295,16 @@ pub(super) fn importer(resources: &Resources, served: &Served) -> Importer {
     });
     let most = resources.config.store.blob_file_bytes_max;
     Importer::new(base, resources.blobs.clone(), most)
+}
+
+/// What measures the ledger and the blobs.
+pub(super) fn storage(resources: &Resources) -> Result<StorageGauge, String> {
+    let blobs = resources.config.store.folder()?.join("blobs");
+    let measure = move || hone_blobs::sizes(&blobs);
+    Ok(StorageGauge::new(
+        resources.storage.clone(),
+        Arc::new(measure),
+    ))
 }
 
 /// What is measured beside everything else: the watch's samples, and paired replays (new versions in,

@@ -124,6 +124,7 @@ impl App {
         let eraser = loops::eraser(&resources, backend.clone(), &mut tasks);
         loops::in_place(&resources, &mut tasks);
         loops::scrubbing(&resources, scrub, backend.clone(), &mut tasks);
+        loops::retaining(&resources, &mut tasks);
         let heard = loops::memory_loop(&resources, &mut tasks);
         let inference = backend.map(|backend| {
             let parts = (backend, &served, collect.clone(), heard);
@@ -268,6 +269,7 @@ fn http_of(
         paired: Arc::default(),
         binding: config.binding.clone(),
         rules: resources.rules.clone(),
+        storage: loops::storage(resources)?,
         versions: resources.versions.clone(),
         policies: resources.policies.clone(),
         under_way: job_of(resources.under_way.reader()),

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex};
 use hone_domain::{BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
-use hone_ledger::{Answers, LateTurns, Ledger, LedgerError, Memories, People, Personal, Versions};
+use hone_ledger::{
+    Answers, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage, Versions,
+};
 use hone_ledger_sql::StoredLedger;
 use hone_memory::SharedMemories;
 use hone_runtime::{Clock, Ids, Latest, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds};
@@ -35,6 +37,8 @@ pub(super) struct Resources {
     pub(super) memories: Arc<dyn Memories>,
     /// What answers are shown of it.
     pub(super) remembered: Arc<SharedMemories>,
+    /// The same ledger, as what it takes of the disk.
+    pub(super) storage: Arc<dyn Storage>,
     /// The same ledger, as retries see it.
     pub(super) answers: Arc<dyn Answers>,
     pub(super) rules: Arc<Rules>,
@@ -152,6 +156,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         late: Arc::new(late),
         versions: ledger.clone(),
         answers: ledger.clone(),
+        storage: ledger.clone(),
         memories: ledger.clone(),
         remembered: Arc::new(remembered.map_err(|e| e.to_string())?),
         personal: ledger,

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use hone_domain::Loop;
+use hone_domain::{Loop, Millis};
 use hone_kernels::{ComputeType, WeightFormat};
-use hone_ledger::Consumer;
+use hone_ledger::{Consumer, EndedBefore, Retention};
 use hone_ledger_sql::{LedgerPlace, PostgresConfig, SqliteConfig};
 use hone_nn::{KvFormat, Model};
 use serde::{Deserialize, Serialize};
@@ -151,6 +151,23 @@ pub struct StoreConfig {
     pub blob_file_bytes_max: u64,
     /// Time between two passes that read again what is served, in milliseconds; 0 reads at the start only.
     pub scrub_interval_ms: u64,
+    /// Days that turns are kept with their words; 0 keeps them for good.
+    pub keep_turns_days: u32,
+    /// The same for some owners, each `OWNER=DAYS`.
+    pub keep_turns_days_of: Vec<String>,
+    /// Days that log-probs, sampling masks and experts of turns are kept; 0 keeps them for good.
+    pub keep_logprobs_days: u32,
+    /// Days that votes on verdicts are kept; 0 keeps them for good.
+    pub keep_votes_days: u32,
+    /// Days that reports of refused candidates are kept; 0 keeps them for good.
+    pub keep_reports_days: u32,
+    /// Time between two passes that remove what is older, in milliseconds.
+    pub keep_interval_ms: u64,
+}
+
+/// The time so many days before now; none for 0.
+fn days_before(now_ms: Millis, days: u32) -> Option<Millis> {
+    (days > 0).then(|| now_ms.saturating_sub(Millis::from(days) * 86_400_000))
 }
 
 impl StoreConfig {
@@ -207,7 +224,42 @@ impl StoreConfig {
                 "store.readers and store.blob_file_bytes_max must be at least 1".to_owned(),
             );
         }
-        Ok(())
+        if self.keep_interval_ms == 0 {
+            return Err("store.keep_interval_ms must be at least 1".to_owned());
+        }
+        self.kept_of().map(drop)
+    }
+
+    /// Owners with the days that their turns are kept.
+    fn kept_of(&self) -> Result<Vec<(String, u32)>, String> {
+        let one = |text: &String| {
+            let parts = text.rsplit_once('=');
+            let parts = parts.and_then(|(owner, days)| Some((owner, days.parse::<u32>().ok()?)));
+            match parts {
+                Some((owner, days)) if !owner.is_empty() => Ok((owner.to_owned(), days)),
+                _ => Err(format!(
+                    "store.keep_turns_days_of has {text:?}; write OWNER=DAYS, such as \"ann=30\""
+                )),
+            }
+        };
+        self.keep_turns_days_of.iter().map(one).collect()
+    }
+
+    /// What goes now; `held_out_kept` held-out turns of each scope stay.
+    pub fn retention(&self, now_ms: Millis, held_out_kept: usize) -> Retention {
+        let owners = self.kept_of().unwrap_or_default().into_iter();
+        Retention {
+            turns: EndedBefore {
+                all_ms: days_before(now_ms, self.keep_turns_days),
+                owners: owners
+                    .map(|(owner, days)| (owner, days_before(now_ms, days)))
+                    .collect(),
+            },
+            logprobs_before_ms: days_before(now_ms, self.keep_logprobs_days),
+            votes_before_ms: days_before(now_ms, self.keep_votes_days),
+            reports_before_ms: days_before(now_ms, self.keep_reports_days),
+            held_out_kept,
+        }
     }
 }
 

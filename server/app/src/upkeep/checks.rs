@@ -135,17 +135,23 @@ fn existing(folder: &Path) -> &Path {
         .unwrap_or(folder)
 }
 
+/// Free bytes of the disk under a folder.
+///
+/// # Errors
+/// As the system has it.
+pub(super) fn free_bytes(folder: &Path) -> std::io::Result<u64> {
+    let stat = rustix::fs::statvfs(existing(folder))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 pub(super) fn disk(folder: &Path) -> Outcome {
-    let stat = match rustix::fs::statvfs(existing(folder)) {
-        Ok(stat) => stat,
-        Err(error) => {
-            return warning(
-                format!("free space is not known ({error})"),
-                "check the disk",
-            );
-        }
-    };
-    space(folder, stat.f_bavail.saturating_mul(stat.f_frsize))
+    match free_bytes(folder) {
+        Ok(free) => space(folder, free),
+        Err(error) => warning(
+            format!("free space is not known ({error})"),
+            "check the disk",
+        ),
+    }
 }
 
 /// Whether so many free bytes are enough.

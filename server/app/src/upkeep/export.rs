@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use hone_domain::{Digest, Fate, PolicyVersion, Scope};
-use hone_ledger::{FateState, TurnFilter, TurnView};
+use hone_ledger::{Extent, FateState, TurnFilter, TurnView};
 use hone_ledger_sql::StoredLedger;
 use hone_nn::peft;
 use serde_json::{Value, json};
@@ -31,7 +31,8 @@ const VERSIONS_MAX: usize = 1_000_000;
 pub(crate) enum ExportCommand {
     /// Every turn with what became of it, newest first, one JSON object a line.
     Turns(Lines),
-    /// Every turn that a version learned from: tokens, log-probs, score, hint, correction.
+    /// Every turn that a version learned from, as long as its log-probs are kept: tokens, log-probs, score, hint,
+    /// correction.
     Samples(Lines),
     /// A version's adapter as a folder that PEFT and vLLM load.
     Adapter {
@@ -162,13 +163,15 @@ async fn pages(
     each: &mut dyn FnMut(&TurnView) -> Result<(), String>,
 ) -> Result<u64, String> {
     let (mut before, mut count) = (None, 0);
+    let wants_samples = filter.state == Some(FateState::Trained);
     loop {
         let page = ledger.turn_page(filter, before, PAGE).await;
         let page = page.map_err(|error| error.to_string())?;
         for row in page.rows {
             let view = ledger.turn(row.id).await.map_err(|e| e.to_string())?;
-            // One that was erased meanwhile is gone.
-            if let Some(view) = view {
+            // One that was erased meanwhile is gone; one that lost something with age is no sample any more.
+            let is_sample = |view: &TurnView| view.extent == Extent::Whole;
+            if let Some(view) = view.filter(|view| !wants_samples || is_sample(view)) {
                 each(&view)?;
                 count += 1;
             }
@@ -183,6 +186,7 @@ async fn pages(
 fn turn_line(view: &TurnView) -> Value {
     json!({
         "turn": view.turn,
+        "stored": view.extent,
         "fate": view.fate,
         "transition": view.transition,
         "verdict": view.verdict,

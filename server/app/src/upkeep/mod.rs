@@ -1,17 +1,22 @@
 //! What keeps a data folder well, from the command line: `hone doctor`, `hone backup`,
-//! `hone restore`, `hone export`, `hone ledger`. All of it works while the server runs, but for restoring and moving.
+//! `hone restore`, `hone export`, `hone ledger`. All of it works while the server runs, but for restoring, moving and
+//! compacting a file.
 
 mod backup;
 mod checks;
 mod common;
+mod compact;
 mod doctor;
 mod export;
+mod ledger;
+mod prune;
+mod space;
 mod transfer;
 
 pub(crate) use backup::{BackupArgs, RestoreArgs, backup, restore};
 pub(crate) use doctor::{DoctorArgs, doctor};
 pub(crate) use export::{ExportCommand, export};
-pub(crate) use transfer::{LedgerCommand, ledger};
+pub(crate) use ledger::{LedgerCommand, ledger};
 
 #[cfg(test)]
 mod tests;

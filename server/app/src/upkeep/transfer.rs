@@ -1,19 +1,11 @@
 //! `hone ledger move`: from the file to PostgreSQL and back.
 
 use std::path::Path;
-use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use hone_ledger_sql::{LedgerPlace, PostgresConfig, SqliteConfig, move_ledger};
 
 use super::common::run;
-
-/// The ledger itself.
-#[derive(Debug, Subcommand)]
-pub(crate) enum LedgerCommand {
-    /// Move a ledger to another database, with the server stopped. The old one stays as it is.
-    Move(MoveArgs),
-}
 
 /// `hone ledger move`.
 #[derive(Debug, Args)]
@@ -43,8 +35,7 @@ fn place(name: &str) -> LedgerPlace {
 ///
 /// # Errors
 /// A sentence with a remedy.
-pub(crate) fn ledger(command: &LedgerCommand) -> Result<ExitCode, String> {
-    let LedgerCommand::Move(args) = command;
+pub(super) fn move_to(args: &MoveArgs) -> Result<(), String> {
     let (from, to) = (place(&args.from), place(&args.to));
     let moved = run(async {
         let moved = move_ledger(&from, &to).await;
@@ -61,5 +52,5 @@ pub(crate) fn ledger(command: &LedgerCommand) -> Result<ExitCode, String> {
         LedgerPlace::Sqlite(_) => "leave store.url empty",
     };
     println!("both ledgers are equal; {next} and start the server with the same data folder");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
