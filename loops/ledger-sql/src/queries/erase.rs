@@ -97,30 +97,35 @@ pub(crate) async fn remove_turn(connection: &mut Connection<'_>, turn: i64) -> R
     remove_turns(connection, &[turn]).await
 }
 
+/// The verdicts on listed turns.
+pub(super) fn verdicts_of() -> String {
+    format!(
+        "select verdicts.number from verdicts
+         join transitions on transitions.number = verdicts.transition_number
+         where transitions.turn_number in ({LISTED})"
+    )
+}
+
+/// Notes what listed turns share with others, and what goes once no turn has it: `histories` or `blocks`.
+pub(super) fn loosened(shared: &str, column: &str) -> String {
+    format!(
+        "insert into loose_{shared} (number)
+         select distinct {column} from turn_payloads
+         where turn_number in ({LISTED}) and {column} is not null
+         on conflict do nothing"
+    )
+}
+
 /// The same of several.
 pub(crate) async fn remove_turns(
     connection: &mut Connection<'_>,
     turns: &[i64],
 ) -> Result<(), Fault> {
-    let verdicts = format!(
-        "select verdicts.number from verdicts
-         join transitions on transitions.number = verdicts.transition_number
-         where transitions.turn_number in ({LISTED})"
-    );
+    let verdicts = verdicts_of();
     let transitions = format!("select number from transitions where turn_number in ({LISTED})");
     let statements = [
-        format!(
-            "insert into loose_histories (number)
-             select distinct history_number from turn_payloads
-             where turn_number in ({LISTED}) and history_number is not null
-             on conflict do nothing"
-        ),
-        format!(
-            "insert into loose_blocks (number)
-             select distinct block_number from turn_payloads
-             where turn_number in ({LISTED}) and block_number is not null
-             on conflict do nothing"
-        ),
+        loosened("histories", "history_number"),
+        loosened("blocks", "block_number"),
         format!(
             "insert into loose_sessions (number)
              select distinct session_number from turns where number in ({LISTED})

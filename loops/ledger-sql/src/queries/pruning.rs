@@ -174,11 +174,7 @@ pub(crate) async fn turns(
     let whole = still_old(connection, what, &chosen.whole).await?;
     let both = [&words[..], &whole].concat();
     let leaving = [&whole[..], &chosen.bare].concat();
-    let verdicts = format!(
-        "select verdicts.number from verdicts
-         join transitions on transitions.number = verdicts.transition_number
-         where transitions.turn_number in ({LISTED})"
-    );
+    let verdicts = erase::verdicts_of();
     let pruned = Pruned {
         logprobs: tally(connection, listed(logprobs_of(LISTED), &both)?).await?,
         words: tally(connection, listed(words_of(LISTED), &both)?).await?,
@@ -206,24 +202,10 @@ async fn clear_titles(connection: &mut Connection<'_>, turns: &[i64]) -> Result<
 
 /// Leaves of turns their rows, scores and what became of them.
 async fn take_words(connection: &mut Connection<'_>, turns: &[i64]) -> Result<(), Fault> {
-    let verdicts = format!(
-        "select verdicts.number from verdicts
-         join transitions on transitions.number = verdicts.transition_number
-         where transitions.turn_number in ({LISTED})"
-    );
+    let verdicts = erase::verdicts_of();
     let statements = [
-        format!(
-            "insert into loose_histories (number)
-             select distinct history_number from turn_payloads
-             where turn_number in ({LISTED}) and history_number is not null
-             on conflict do nothing"
-        ),
-        format!(
-            "insert into loose_blocks (number)
-             select distinct block_number from turn_payloads
-             where turn_number in ({LISTED}) and block_number is not null
-             on conflict do nothing"
-        ),
+        erase::loosened("histories", "history_number"),
+        erase::loosened("blocks", "block_number"),
         format!("delete from votes where {PLAIN_VOTES} and verdict_number in ({verdicts})"),
         format!(
             "update verdicts set hint = null, wish = null, hint_choice = null
