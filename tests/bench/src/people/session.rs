@@ -171,7 +171,7 @@ impl<'a> Person<'a> {
     /// Waits until one more of the person's words is remembered. Not every complaint is.
     async fn remembered(&mut self, wire: &Wire) -> Result<(), String> {
         let began = Instant::now();
-        let list = format!("/v1/memories?user={}&limit=1000", self.plan.user());
+        let list = format!("/v1/memories?user={}&limit=100", self.plan.user());
         while began.elapsed() < REMEMBERED_MAX {
             let known = wire.get(&list).await?["data"]
                 .as_array()
