@@ -317,7 +317,7 @@ async fn the_command_line_works_beside_a_server_and_without_one() {
     server.until_refused(&second).await;
     assert!(good(&["user", "list"], "").contains("disabled"));
     let verdict = good(&["audit", "verify"], "");
-    assert!(verdict.starts_with("intact: 6 entries"), "{verdict}");
+    assert!(verdict.starts_with("intact: 8 entries"), "{verdict}");
     let log = good(&["audit", "list", "--limit", "1"], "");
     let last: Value = serde_json::from_str(&log).unwrap();
     assert_eq!(
