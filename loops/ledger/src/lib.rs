@@ -30,7 +30,8 @@ pub use ledger::{
     WaitingTurn, reason_at_record,
 };
 pub use memories::{
-    Added, HeardTurn, HeardVerdict, Learnt, Lesson, Memories, MemoryChange, MemoryRow, NewMemory,
+    Added, Extraction, Memories, MemoryChange, MemoryCounts, MemoryRow, NewMemory, UnreadTurn,
+    UnreadVerdict,
 };
 pub use people::{
     AUDIT_ORIGIN, ApiKey, AuditCheck, AuditEntry, AuditQuery, AuditRecord, Changed, Invite, Keeper,

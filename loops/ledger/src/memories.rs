@@ -11,7 +11,7 @@ use crate::versions::Window;
 
 /// A turn whose words, or the verdict on it, no memory was made of yet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HeardTurn {
+pub struct UnreadTurn {
     /// The turn.
     pub turn: TurnId,
     /// Whose.
@@ -21,12 +21,12 @@ pub struct HeardTurn {
     /// The messages of its request, where they were not read yet.
     pub said: Option<Vec<Message>>,
     /// What a verdict says should have been done, where it was not read yet.
-    pub judged: Option<HeardVerdict>,
+    pub judged: Option<UnreadVerdict>,
 }
 
 /// What a verdict says should have been done.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HeardVerdict {
+pub struct UnreadVerdict {
     /// The verdict.
     pub id: VerdictId,
     /// What decided.
@@ -69,7 +69,7 @@ pub enum Added {
 
 /// What was read of a turn, and what is kept of it.
 #[derive(Clone, Debug)]
-pub struct Lesson {
+pub struct Extraction {
     /// The turn.
     pub turn: TurnId,
     /// Its words were read.
@@ -80,9 +80,9 @@ pub struct Lesson {
     pub memories: Vec<NewMemory>,
 }
 
-/// What a lesson came to.
+/// What a extraction came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Learnt {
+pub struct MemoryCounts {
     /// Memories that are new.
     pub new: u64,
     /// Memories that were there already.
@@ -117,12 +117,16 @@ pub struct MemoryChange {
 pub trait Memories: Send + Sync {
     /// Turns, and verdicts on turns, that were not read yet, oldest first. What cannot be read is left out
     /// and not offered again.
-    async fn heard(&self, limit: usize) -> Result<Vec<HeardTurn>, LedgerError>;
+    async fn unread(&self, limit: usize) -> Result<Vec<UnreadTurn>, LedgerError>;
 
     /// Notes that a turn, or the verdict on it, was read, counts the memories that it was shown, and keeps what
     /// came of it, all at once: what was read before, was forgotten since, or whose scope allows no learning any
     /// more, brings nothing.
-    async fn learn(&self, lesson: &Lesson, now_ms: Millis) -> Result<Learnt, LedgerError>;
+    async fn store_extraction(
+        &self,
+        extraction: &Extraction,
+        now_ms: Millis,
+    ) -> Result<MemoryCounts, LedgerError>;
 
     /// Keeps a memory. One with the topic of a current memory replaces that one; one that says the same as a
     /// current memory changes nothing. Where the scope has [`hone_domain::MEMORIES_MAX`], the oldest replaced

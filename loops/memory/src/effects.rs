@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hone_domain::Scope;
-use hone_ledger::Lesson;
+use hone_ledger::Extraction;
 use hone_runtime::Effects;
 
 use crate::{Ctx, Effect, Report, State};
@@ -20,12 +20,16 @@ impl MemoryEffects {
         Self { ctx: Arc::new(ctx) }
     }
 
-    async fn learn(&self, scope: &Scope, lesson: &Lesson) -> Report {
-        let learnt = self.ctx.ledger.learn(lesson, self.ctx.clock.now_ms()).await;
-        if learnt.as_ref().is_ok_and(|learnt| learnt.new > 0) {
+    async fn store(&self, scope: &Scope, extraction: &Extraction) -> Report {
+        let stored = self
+            .ctx
+            .ledger
+            .store_extraction(extraction, self.ctx.clock.now_ms())
+            .await;
+        if stored.as_ref().is_ok_and(|counts| counts.new > 0) {
             self.ctx.shared.refresh(scope).await;
         }
-        Report::Learnt(learnt.map_err(|error| error.to_string()))
+        Report::Stored(stored.map_err(|error| error.to_string()))
     }
 }
 
@@ -33,10 +37,10 @@ impl Effects<State> for MemoryEffects {
     async fn perform(&self, effect: Effect) -> Report {
         match effect {
             Effect::Read { limit } => {
-                let heard = self.ctx.ledger.heard(limit).await;
-                Report::Heard(heard.map_err(|error| error.to_string()))
+                let unread = self.ctx.ledger.unread(limit).await;
+                Report::Read(unread.map_err(|error| error.to_string()))
             }
-            Effect::Learn { scope, lesson } => self.learn(&scope, &lesson).await,
+            Effect::Store { scope, extraction } => self.store(&scope, &extraction).await,
         }
     }
 }

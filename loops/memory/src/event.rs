@@ -1,7 +1,7 @@
 //! What the loop wants done and what comes back.
 
 use hone_domain::Scope;
-use hone_ledger::{HeardTurn, Learnt, Lesson};
+use hone_ledger::{Extraction, MemoryCounts, UnreadTurn};
 
 /// What is to be done.
 #[derive(Debug)]
@@ -12,11 +12,11 @@ pub enum Effect {
         limit: usize,
     },
     /// Keep what came of a turn.
-    Learn {
+    Store {
         /// Whose.
         scope: Scope,
         /// What.
-        lesson: Box<Lesson>,
+        extraction: Box<Extraction>,
     },
 }
 
@@ -24,7 +24,7 @@ pub enum Effect {
 #[derive(Debug)]
 pub enum Report {
     /// The turns.
-    Heard(Result<Vec<HeardTurn>, String>),
+    Read(Result<Vec<UnreadTurn>, String>),
     /// What a turn came to.
-    Learnt(Result<Learnt, String>),
+    Stored(Result<MemoryCounts, String>),
 }

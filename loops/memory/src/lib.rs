@@ -12,7 +12,7 @@ mod config;
 mod ctx;
 mod effects;
 mod event;
-mod lesson;
+mod extract;
 mod shared;
 mod state;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_domain::{MemoryId, Millis};
-use hone_ledger::{HeardTurn, Learnt};
+use hone_ledger::{MemoryCounts, UnreadTurn};
 use hone_runtime::{Event, Ids, LoopState, Notification};
 
-use crate::lesson::lesson;
+use crate::extract::extract;
 use crate::{Config, Effect, Report};
 
 /// Names of what is refused, in the order they are told.
@@ -35,8 +35,8 @@ pub struct State {
     config: Config,
     ids: Arc<dyn Ids>,
     reading: bool,
-    /// Lessons under way.
-    learning: usize,
+    /// Extractions being stored.
+    storing: usize,
     /// There may be more to read than was.
     again: bool,
     /// Not before this time, after a failure.
@@ -52,7 +52,7 @@ impl State {
             config,
             ids,
             reading: false,
-            learning: 0,
+            storing: 0,
             again: false,
             free_from_ms: Millis::MIN,
             draining: false,
@@ -61,7 +61,7 @@ impl State {
     }
 
     fn read(&mut self, now_ms: Millis) -> Vec<Effect> {
-        if self.reading || self.learning > 0 {
+        if self.reading || self.storing > 0 {
             self.again = true;
             return Vec::new();
         }
@@ -79,51 +79,51 @@ impl State {
         self.free_from_ms = now_ms.saturating_add(pause);
     }
 
-    fn heard(&mut self, turns: &[HeardTurn]) -> Vec<Effect> {
+    fn extract(&mut self, turns: &[UnreadTurn]) -> Vec<Effect> {
         self.again |= turns.len() >= self.config.read_batch;
-        self.learning = turns.len();
+        self.storing = turns.len();
         self.counts.read += turns.len() as u64;
         let ids = self.ids.clone();
         let mut effects = Vec::with_capacity(turns.len());
         for turn in turns {
-            let (lesson, refused) = lesson(turn, || MemoryId(ids.next()));
+            let (extraction, refused) = extract(turn, || MemoryId(ids.next()));
             for why in refused {
                 *self.counts.refused.entry(why.as_str()).or_default() += 1;
             }
-            effects.push(Effect::Learn {
+            effects.push(Effect::Store {
                 scope: turn.scope.clone(),
-                lesson: Box::new(lesson),
+                extraction: Box::new(extraction),
             });
         }
         effects
     }
 
-    fn learnt(&mut self, learnt: Learnt) {
-        self.counts.new += learnt.new;
-        self.counts.same += learnt.same;
-        self.counts.full += learnt.full;
+    fn stored(&mut self, counts: MemoryCounts) {
+        self.counts.new += counts.new;
+        self.counts.same += counts.same;
+        self.counts.full += counts.full;
     }
 
     fn reported(&mut self, now_ms: Millis, report: Report) -> Vec<Effect> {
         match report {
-            Report::Heard(result) => {
+            Report::Read(result) => {
                 self.reading = false;
                 match result {
-                    Ok(turns) if !turns.is_empty() => return self.heard(&turns),
+                    Ok(turns) if !turns.is_empty() => return self.extract(&turns),
                     Ok(_) => {}
                     Err(_) => self.failed(now_ms),
                 }
             }
-            Report::Learnt(result) => {
-                self.learning = self.learning.saturating_sub(1);
+            Report::Stored(result) => {
+                self.storing = self.storing.saturating_sub(1);
                 match result {
-                    Ok(learnt) => self.learnt(learnt),
+                    Ok(counts) => self.stored(counts),
                     // It is read again.
                     Err(_) => self.failed(now_ms),
                 }
             }
         }
-        match self.again && self.learning == 0 {
+        match self.again && self.storing == 0 {
             true => self.read(now_ms),
             false => Vec::new(),
         }
@@ -147,7 +147,7 @@ impl LoopState for State {
     }
 
     fn is_idle(&self) -> bool {
-        !self.reading && self.learning == 0
+        !self.reading && self.storing == 0
     }
 
     fn observe(&self) -> Vec<(&'static str, f64)> {

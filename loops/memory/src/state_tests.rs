@@ -24,8 +24,8 @@ fn state(read_batch: usize) -> State {
     State::new(config, Arc::new(Counted(1.into())))
 }
 
-fn turn(n: u128, text: &str) -> HeardTurn {
-    HeardTurn {
+fn turn(n: u128, text: &str) -> UnreadTurn {
+    UnreadTurn {
         turn: TurnId(Uuid::from_u128(n)),
         scope: Scope::of("ann", None),
         mode: MemoryMode::Full,
@@ -43,14 +43,14 @@ fn number(state: &State, name: &str) -> f64 {
     found.expect("a number").1
 }
 
-fn heard(turns: Vec<HeardTurn>) -> Event<Notification, Report> {
-    Event::Reported(Report::Heard(Ok(turns)))
+fn unread(turns: Vec<UnreadTurn>) -> Event<Notification, Report> {
+    Event::Reported(Report::Read(Ok(turns)))
 }
 
-fn learnt(new: u64) -> Event<Notification, Report> {
-    Event::Reported(Report::Learnt(Ok(Learnt {
+fn stored(new: u64) -> Event<Notification, Report> {
+    Event::Reported(Report::Stored(Ok(MemoryCounts {
         new,
-        ..Learnt::default()
+        ..MemoryCounts::default()
     })))
 }
 
@@ -59,20 +59,20 @@ fn a_turn_is_read_and_kept_and_then_it_rests() {
     let mut state = state(8);
     assert!(reads(&state.step(0, Event::Started)));
     assert!(state.step(1, Event::Ticked).is_empty(), "one at a time");
-    let effects = state.step(2, heard(vec![turn(1, "Call me Sam."), turn(2, "Hello.")]));
+    let effects = state.step(2, unread(vec![turn(1, "Call me Sam."), turn(2, "Hello.")]));
     let kept: Vec<usize> = effects
         .iter()
         .map(|effect| match effect {
-            Effect::Learn { lesson, .. } => lesson.memories.len(),
+            Effect::Store { extraction, .. } => extraction.memories.len(),
             Effect::Read { .. } => panic!("it reads before it has kept"),
         })
         .collect();
     assert_eq!(kept, [1, 0]);
     assert!(!state.is_idle());
-    assert!(state.step(3, learnt(1)).is_empty());
+    assert!(state.step(3, stored(1)).is_empty());
     // The tick of meanwhile is not lost.
-    assert!(reads(&state.step(4, learnt(0))));
-    assert!(state.step(5, heard(Vec::new())).is_empty());
+    assert!(reads(&state.step(4, stored(0))));
+    assert!(state.step(5, unread(Vec::new())).is_empty());
     assert!(state.is_idle());
     assert_eq!(number(&state, "written_total"), 1.0);
     assert_eq!(number(&state, "turns_read_total"), 2.0);
@@ -82,20 +82,20 @@ fn a_turn_is_read_and_kept_and_then_it_rests() {
 fn a_full_batch_is_followed_by_another() {
     let mut state = state(1);
     state.step(0, Event::Started);
-    state.step(1, heard(vec![turn(1, "Hello.")]));
-    assert!(reads(&state.step(2, learnt(0))));
+    state.step(1, unread(vec![turn(1, "Hello.")]));
+    assert!(reads(&state.step(2, stored(0))));
 }
 
 #[test]
 fn after_a_failure_it_waits() {
     let mut state = state(8);
     state.step(0, Event::Started);
-    let failed = Event::Reported(Report::Heard(Err("the disk is full".into())));
+    let failed = Event::Reported(Report::Read(Err("the disk is full".into())));
     assert!(state.step(1, failed).is_empty());
     assert!(state.step(2, Event::Arrived(Notification)).is_empty());
     assert!(reads(&state.step(501, Event::Ticked)));
-    state.step(502, heard(vec![turn(1, "Call me Sam.")]));
-    let failed = Event::Reported(Report::Learnt(Err("gone".into())));
+    state.step(502, unread(vec![turn(1, "Call me Sam.")]));
+    let failed = Event::Reported(Report::Stored(Err("gone".into())));
     assert!(state.step(503, failed).is_empty());
     assert!(state.is_idle());
     assert!(reads(&state.step(1_003, Event::Ticked)), "it is read again");
@@ -107,8 +107,8 @@ fn a_stop_begins_nothing_new() {
     let mut state = state(1);
     state.step(0, Event::Started);
     assert!(state.step(1, Event::Draining).is_empty());
-    state.step(2, heard(vec![turn(1, "Call me Sam.")]));
-    assert!(state.step(3, learnt(1)).is_empty());
+    state.step(2, unread(vec![turn(1, "Call me Sam.")]));
+    assert!(state.step(3, stored(1)).is_empty());
     assert!(state.is_idle());
 }
 
@@ -117,7 +117,7 @@ fn refusals_are_counted_by_reason() {
     let mut state = state(8);
     state.step(0, Event::Started);
     let said = "Remember that my password is swordfish.";
-    state.step(1, heard(vec![turn(1, said)]));
+    state.step(1, unread(vec![turn(1, said)]));
     assert_eq!(number(&state, "refused_password_total"), 1.0);
     assert_eq!(number(&state, "refused_card_total"), 0.0);
 }

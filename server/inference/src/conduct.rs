@@ -339,7 +339,7 @@ async fn finish(
         Ok(mut waiting) => {
             let receipt = signed(inference, &mut waiting).await;
             match receipt {
-                Receipt::Collected => inference.heard(&job.ask.context.admission.memory),
+                Receipt::Collected => inference.notify_memory(&job.ask.context.admission.memory),
                 Receipt::NotCollected(_) => note(inference, job.ask.turn).await,
             }
             receipt

@@ -59,7 +59,7 @@ impl InferenceService {
     }
 
     /// A turn was recorded in which something may have been said.
-    pub(super) fn heard(&self, memory: &MemoryUse) {
+    pub(super) fn notify_memory(&self, memory: &MemoryUse) {
         if memory.mode != MemoryMode::Off
             && let Some(notify) = &self.memory.notify
         {

@@ -6,8 +6,8 @@ use hone_domain::{
     VerdictId, folded,
 };
 use hone_ledger::{
-    Added, HeardTurn, HeardVerdict, Learnt, LedgerError, Lesson, Memories, MemoryChange, MemoryRow,
-    NewMemory, Window,
+    Added, Extraction, LedgerError, Memories, MemoryChange, MemoryCounts, MemoryRow, NewMemory,
+    UnreadTurn, UnreadVerdict, Window,
 };
 use sqlx::AssertSqlSafe;
 
@@ -23,12 +23,16 @@ const MEMORY: &str = "select memories.number, memories.id, scopes.name as scope,
 
 #[async_trait]
 impl<S: Store> Memories for SqlLedger<S> {
-    async fn heard(&self, limit: usize) -> Result<Vec<HeardTurn>, LedgerError> {
-        transact!(self, connection => heard(connection, limit))
+    async fn unread(&self, limit: usize) -> Result<Vec<UnreadTurn>, LedgerError> {
+        transact!(self, connection => unread(connection, limit))
     }
 
-    async fn learn(&self, lesson: &Lesson, now_ms: Millis) -> Result<Learnt, LedgerError> {
-        transact!(self, connection => learn(connection, lesson, now_ms))
+    async fn store_extraction(
+        &self,
+        extraction: &Extraction,
+        now_ms: Millis,
+    ) -> Result<MemoryCounts, LedgerError> {
+        transact!(self, connection => store_extraction(connection, extraction, now_ms))
     }
 
     async fn add_memory(
@@ -115,14 +119,14 @@ const UNREAD: &str = "select turn_memories.turn_number, turns.id, scopes.name as
     where is_said = 1 or is_judged = 1
     order by turn_memories.turn_number limit $1";
 
-async fn heard(connection: &mut Connection<'_>, most: usize) -> Result<Vec<HeardTurn>, Fault> {
+async fn unread(connection: &mut Connection<'_>, most: usize) -> Result<Vec<UnreadTurn>, Fault> {
     let found = db::query(UNREAD)
         .bind(limit(most))
         .fetch_all(&mut *connection)
         .await?;
     let mut turns = Vec::with_capacity(found.len());
     for row in &found {
-        match readable(heard_turn(connection, row).await)? {
+        match readable(unread_turn(connection, row).await)? {
             Some(turn) => turns.push(turn),
             None => {
                 let number: i64 = row.try_get("turn_number")?;
@@ -138,7 +142,7 @@ async fn heard(connection: &mut Connection<'_>, most: usize) -> Result<Vec<Heard
     Ok(turns)
 }
 
-async fn heard_turn(connection: &mut Connection<'_>, row: &Row) -> Result<HeardTurn, Fault> {
+async fn unread_turn(connection: &mut Connection<'_>, row: &Row) -> Result<UnreadTurn, Fault> {
     let mode: MemoryMode = named(row.try_get("mode")?)?;
     let said = match row.try_get::<bool, _>("is_said")? {
         true if mode == MemoryMode::Full => {
@@ -152,7 +156,7 @@ async fn heard_turn(connection: &mut Connection<'_>, row: &Row) -> Result<HeardT
         true => verdict(connection, row.try_get("turn_number")?).await?,
         false => None,
     };
-    Ok(HeardTurn {
+    Ok(UnreadTurn {
         turn: rows::turn_id(row.try_get("id")?)?,
         scope: rows::scope(row.try_get("scope")?)?,
         mode,
@@ -164,7 +168,7 @@ async fn heard_turn(connection: &mut Connection<'_>, row: &Row) -> Result<HeardT
 async fn verdict(
     connection: &mut Connection<'_>,
     turn: i64,
-) -> Result<Option<HeardVerdict>, Fault> {
+) -> Result<Option<UnreadVerdict>, Fault> {
     let row = db::query(
         "select verdicts.id, decided_by, hint, wish, exists (
                     select 1 from feedback join turns on turns.id = feedback.turn_id
@@ -179,7 +183,7 @@ async fn verdict(
     .await?;
     let Some(row) = row else { return Ok(None) };
     let by: Option<String> = row.try_get("decided_by")?;
-    Ok(Some(HeardVerdict {
+    Ok(Some(UnreadVerdict {
         id: rows::verdict_id(row.try_get("id")?)?,
         by: by.map(named).transpose()?,
         hint: some_text(row.try_get("hint")?)?.unwrap_or_default(),
@@ -188,39 +192,39 @@ async fn verdict(
     }))
 }
 
-async fn learn(
+async fn store_extraction(
     connection: &mut Connection<'_>,
-    lesson: &Lesson,
+    extraction: &Extraction,
     now_ms: Millis,
-) -> Result<Learnt, Fault> {
-    let mut learnt = Learnt::default();
+) -> Result<MemoryCounts, Fault> {
+    let mut counts = MemoryCounts::default();
     let turn: Option<(i64, i64)> =
         db::query_as("select number, scope_number from turns where id = $1")
-            .bind(&lesson.turn.0.as_bytes()[..])
+            .bind(&extraction.turn.0.as_bytes()[..])
             .fetch_optional(&mut *connection)
             .await?;
     let Some((turn, scope)) = turn else {
-        return Ok(learnt);
+        return Ok(counts);
     };
-    let said = lesson.said && read_words(connection, turn).await?;
-    let judged = match lesson.judged {
+    let said = extraction.said && read_words(connection, turn).await?;
+    let judged = match extraction.judged {
         Some(verdict) => read_verdict(connection, turn, verdict).await?,
         None => false,
     };
     let is_free = !consent::is_barred(connection, scope).await?
-        && !consent::was_forgotten(connection, lesson.turn).await?;
+        && !consent::was_forgotten(connection, extraction.turn).await?;
     if !is_free || !(said || judged) {
-        return Ok(learnt);
+        return Ok(counts);
     }
     let whose = policies::scope_at(connection, scope).await?;
-    for new in &lesson.memories {
+    for new in &extraction.memories {
         match add(connection, &whose, new, now_ms).await? {
-            Added::New(_) => learnt.new += 1,
-            Added::Same(_) => learnt.same += 1,
-            Added::Full => learnt.full += 1,
+            Added::New(_) => counts.new += 1,
+            Added::Same(_) => counts.same += 1,
+            Added::Full => counts.full += 1,
         }
     }
-    Ok(learnt)
+    Ok(counts)
 }
 
 /// Whether the words of a turn are read now and not before; then what it was shown counts.
@@ -243,7 +247,7 @@ async fn read_words(connection: &mut Connection<'_>, turn: i64) -> Result<bool, 
     Ok(true)
 }
 
-/// Whether the verdict on a turn is read now and not before; a newer one waits for its own lesson.
+/// Whether the verdict on a turn is read now and not before; a newer one waits for its own extraction.
 async fn read_verdict(
     connection: &mut Connection<'_>,
     turn: i64,

@@ -8,7 +8,8 @@ use hone_domain::{
 use super::personal::{begin, remove_all, wish};
 use super::world::{ALL, NOW, World, assert_conflict};
 use crate::{
-    Added, ForgetWhat, Learnt, Lesson, Memories, MemoryChange, NewMemory, Personal, Window,
+    Added, Extraction, ForgetWhat, Memories, MemoryChange, MemoryCounts, NewMemory, Personal,
+    Window,
 };
 
 fn new(world: &World, text: &str) -> NewMemory {
@@ -57,8 +58,8 @@ fn turn(world: &World, mode: MemoryMode, shown: &[MemoryId]) -> Turn {
     turn
 }
 
-fn lesson(turn: &Turn, memories: Vec<NewMemory>) -> Lesson {
-    Lesson {
+fn extraction(turn: &Turn, memories: Vec<NewMemory>) -> Extraction {
+    Extraction {
         turn: turn.id,
         said: true,
         judged: None,
@@ -172,35 +173,39 @@ pub(super) async fn a_turn_is_read_once(world: &World, _: &dyn Personal, kept: &
     }
     let stored = world.ledger.turn(full.id).await.expect("read");
     assert_eq!(stored.expect("known").turn, full);
-    let heard = kept.heard(ALL).await.expect("read");
+    let unread = kept.unread(ALL).await.expect("read");
     assert_eq!(
-        heard.iter().map(|h| (h.turn, h.mode)).collect::<Vec<_>>(),
+        unread.iter().map(|h| (h.turn, h.mode)).collect::<Vec<_>>(),
         [(full.id, MemoryMode::Full), (read.id, MemoryMode::Read)]
     );
-    assert_eq!(heard[0].said.as_ref(), Some(&full.messages));
-    assert_eq!(heard[1].said.as_ref(), Some(&Vec::new()));
+    assert_eq!(unread[0].said.as_ref(), Some(&full.messages));
+    assert_eq!(unread[1].said.as_ref(), Some(&Vec::new()));
     let said = NewMemory {
         turn: Some(full.id),
         ..new(world, "I live in Leeds.")
     };
-    let first = kept.learn(&lesson(&full, vec![said.clone()]), NOW).await;
-    let learnt = Learnt {
+    let first = kept
+        .store_extraction(&extraction(&full, vec![said.clone()]), NOW)
+        .await;
+    let counts = MemoryCounts {
         new: 1,
-        ..Learnt::default()
+        ..MemoryCounts::default()
     };
-    assert_eq!(first.expect("kept"), learnt);
+    assert_eq!(first.expect("kept"), counts);
     // As after a lost answer: neither the words nor the use count twice.
     let twice = NewMemory {
         id: MemoryId(world.batch().0),
         text: "Twice.".to_owned(),
         ..said
     };
-    let second = kept.learn(&lesson(&full, vec![twice]), NOW).await;
-    assert_eq!(second.expect("asked"), Learnt::default());
-    kept.learn(&lesson(&read, Vec::new()), NOW)
+    let second = kept
+        .store_extraction(&extraction(&full, vec![twice]), NOW)
+        .await;
+    assert_eq!(second.expect("asked"), MemoryCounts::default());
+    kept.store_extraction(&extraction(&read, Vec::new()), NOW)
         .await
         .expect("kept");
-    assert!(kept.heard(ALL).await.expect("read").is_empty());
+    assert!(kept.unread(ALL).await.expect("read").is_empty());
     let found = all(kept, &world.scope()).await;
     assert_eq!(texts(&found), ["I live in Leeds.", "I am tall."]);
     assert_eq!((found[0].turn, found[1].uses), (Some(full.id), 2));
@@ -212,8 +217,10 @@ pub(super) async fn a_verdict_is_read_once(world: &World, _: &dyn Personal, kept
     let only_read = turn(world, MemoryMode::Read, &[]);
     world.answered(&only_read).await;
     for turn in [&asked, &only_read] {
-        let read = kept.learn(&lesson(turn, Vec::new()), NOW).await;
-        assert_eq!(read.expect("kept"), Learnt::default());
+        let read = kept
+            .store_extraction(&extraction(turn, Vec::new()), NOW)
+            .await;
+        assert_eq!(read.expect("kept"), MemoryCounts::default());
     }
     let mut comment = world.feedback(&asked, -1.0);
     comment.comment = Some("not so long".to_owned());
@@ -227,27 +234,35 @@ pub(super) async fn a_verdict_is_read_once(world: &World, _: &dyn Personal, kept
         let done = world.ledger.record_verdict(claimed.claim, &verdict).await;
         done.expect("recorded");
     }
-    let heard = kept.heard(ALL).await.expect("read");
-    assert_eq!((heard.len(), heard[0].turn), (1, asked.id));
-    assert_eq!(heard[0].said, None);
-    let judged = heard[0].judged.clone().expect("a verdict");
+    let unread = kept.unread(ALL).await.expect("read");
+    assert_eq!((unread.len(), unread[0].turn), (1, asked.id));
+    assert_eq!(unread[0].said, None);
+    let judged = unread[0].judged.clone().expect("a verdict");
     assert_eq!(
         (judged.by, judged.hint.as_str(), judged.is_comment),
         (Some(Signal::Feedback), "not so long", true)
     );
     assert_eq!(judged.wish.as_deref(), Some("keep it short"));
-    let lesson = Lesson {
+    let extraction = Extraction {
         turn: asked.id,
         said: false,
         judged: Some(judged.id),
         memories: vec![new(world, "not so long")],
     };
-    assert_eq!(kept.learn(&lesson, NOW).await.expect("kept").new, 1);
     assert_eq!(
-        kept.learn(&lesson, NOW).await.expect("asked"),
-        Learnt::default()
+        kept.store_extraction(&extraction, NOW)
+            .await
+            .expect("kept")
+            .new,
+        1
     );
-    assert!(kept.heard(ALL).await.expect("read").is_empty());
+    assert_eq!(
+        kept.store_extraction(&extraction, NOW)
+            .await
+            .expect("asked"),
+        MemoryCounts::default()
+    );
+    assert!(kept.unread(ALL).await.expect("read").is_empty());
 }
 
 pub(super) async fn erasure_and_consent_remove_them(
@@ -264,7 +279,9 @@ pub(super) async fn erasure_and_consent_remove_them(
             turn: Some(turn.id),
             ..new(world, text)
         };
-        let kept = kept.learn(&lesson(turn, vec![memory]), NOW).await;
+        let kept = kept
+            .store_extraction(&extraction(turn, vec![memory]), NOW)
+            .await;
         assert_eq!(kept.expect("kept").new, 1);
     }
     let unread = turn(world, MemoryMode::Full, &[]);
@@ -274,9 +291,9 @@ pub(super) async fn erasure_and_consent_remove_them(
     // From now on, and not only once the turn is removed.
     assert_eq!(texts(&all(kept, &scope).await), ["I am old."]);
     let late = kept
-        .learn(&lesson(&unread, vec![new(world, "Late.")]), NOW)
+        .store_extraction(&extraction(&unread, vec![new(world, "Late.")]), NOW)
         .await;
-    assert_eq!(late.expect("asked"), Learnt::default());
+    assert_eq!(late.expect("asked"), MemoryCounts::default());
     remove_all(people, one.id).await;
     let everything = wish(world, ForgetWhat::All);
     begin(people, &everything).await;
@@ -289,10 +306,10 @@ pub(super) async fn erasure_and_consent_remove_them(
     let off = people.set_consent(&scope, Consent::to(Learning::Off), NOW);
     off.await.expect("stored");
     assert!(all(kept, &scope).await.is_empty());
-    assert!(kept.heard(ALL).await.expect("read").is_empty());
+    assert!(kept.unread(ALL).await.expect("read").is_empty());
     let late = kept
-        .learn(&lesson(&last, vec![new(world, "Late.")]), NOW)
+        .store_extraction(&extraction(&last, vec![new(world, "Late.")]), NOW)
         .await;
-    assert_eq!(late.expect("asked"), Learnt::default());
+    assert_eq!(late.expect("asked"), MemoryCounts::default());
     assert!(all(kept, &scope).await.is_empty());
 }

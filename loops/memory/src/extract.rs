@@ -4,14 +4,14 @@ use hone_domain::{
     MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Signal, kept_text, says_how,
     stated,
 };
-use hone_ledger::{HeardTurn, HeardVerdict, Lesson, NewMemory};
+use hone_ledger::{Extraction, NewMemory, UnreadTurn, UnreadVerdict};
 
 /// What a turn teaches, and why some of its words are not kept; `id` makes ids.
-pub(crate) fn lesson(
-    heard: &HeardTurn,
+pub(crate) fn extract(
+    unread: &UnreadTurn,
     mut id: impl FnMut() -> MemoryId,
-) -> (Lesson, Vec<MemoryRefusal>) {
-    let writes = heard.mode == MemoryMode::Full;
+) -> (Extraction, Vec<MemoryRefusal>) {
+    let writes = unread.mode == MemoryMode::Full;
     let (mut memories, mut refused) = (Vec::new(), Vec::new());
     let mut keep = |kind, words: &str, topic: Option<String>, origin| match kept_text(words) {
         Ok(text) => memories.push(NewMemory {
@@ -19,17 +19,17 @@ pub(crate) fn lesson(
             kind,
             text,
             topic,
-            turn: Some(heard.turn),
+            turn: Some(unread.turn),
             origin,
         }),
         Err(why) => refused.push(why),
     };
     if writes {
-        for said in stated(heard.said.as_deref().unwrap_or_default()) {
+        for said in stated(unread.said.as_deref().unwrap_or_default()) {
             let topic = said.topic.map(str::to_owned);
             keep(said.kind, &said.text, topic, MemoryOrigin::Said);
         }
-        if let Some(verdict) = heard
+        if let Some(verdict) = unread
             .judged
             .as_ref()
             .filter(|verdict| is_preference(verdict))
@@ -39,18 +39,18 @@ pub(crate) fn lesson(
             keep(kind, &verdict.hint, topic, MemoryOrigin::Judged);
         }
     }
-    let lesson = Lesson {
-        turn: heard.turn,
-        said: heard.said.is_some(),
-        judged: heard.judged.as_ref().map(|verdict| verdict.id),
+    let extraction = Extraction {
+        turn: unread.turn,
+        said: unread.said.is_some(),
+        judged: unread.judged.as_ref().map(|verdict| verdict.id),
         memories,
     };
-    (lesson, refused)
+    (extraction, refused)
 }
 
 /// Whether a verdict's hint is the person's own words on how to answer. A model's hint is the model's words, and
 /// a correction is an answer.
-fn is_preference(verdict: &HeardVerdict) -> bool {
+fn is_preference(verdict: &UnreadVerdict) -> bool {
     match verdict.by {
         // A reading has a hint where the reply says how to answer.
         Some(Signal::Reading) => true,
@@ -69,8 +69,8 @@ mod tests {
 
     use super::*;
 
-    fn heard(mode: MemoryMode, text: &str, judged: Option<HeardVerdict>) -> HeardTurn {
-        HeardTurn {
+    fn unread(mode: MemoryMode, text: &str, judged: Option<UnreadVerdict>) -> UnreadTurn {
+        UnreadTurn {
             turn: TurnId(Uuid::from_u128(1)),
             scope: Scope::of("ann", None),
             mode,
@@ -79,20 +79,20 @@ mod tests {
         }
     }
 
-    fn kept(heard: &HeardTurn) -> (Vec<NewMemory>, Vec<MemoryRefusal>) {
+    fn kept(unread: &UnreadTurn) -> (Vec<NewMemory>, Vec<MemoryRefusal>) {
         let mut next = 0;
-        let (lesson, refused) = lesson(heard, || {
+        let (extraction, refused) = extract(unread, || {
             next += 1;
             MemoryId(Uuid::from_u128(next))
         });
-        assert!(lesson.said);
-        assert_eq!(lesson.judged, heard.judged.as_ref().map(|v| v.id));
-        (lesson.memories, refused)
+        assert!(extraction.said);
+        assert_eq!(extraction.judged, unread.judged.as_ref().map(|v| v.id));
+        (extraction.memories, refused)
     }
 
     #[test]
     fn what_is_said_outright_is_kept_where_the_turn_may_write() {
-        let (memories, refused) = kept(&heard(
+        let (memories, refused) = kept(&unread(
             MemoryMode::Full,
             "Hi, call me Sam. Remember that I am vegetarian! How are you?",
             None,
@@ -104,14 +104,14 @@ mod tests {
         );
         assert_eq!(memories[0].topic.as_deref(), Some("name"));
         assert!(refused.is_empty());
-        let (memories, _) = kept(&heard(MemoryMode::Read, "Call me Sam.", None));
+        let (memories, _) = kept(&unread(MemoryMode::Read, "Call me Sam.", None));
         assert!(memories.is_empty());
     }
 
     #[test]
     fn secrets_are_refused_with_a_reason() {
         let text = "Remember that my card is 4111 1111 1111 1111.";
-        let (memories, refused) = kept(&heard(MemoryMode::Full, text, None));
+        let (memories, refused) = kept(&unread(MemoryMode::Full, text, None));
         assert!(memories.is_empty());
         assert_eq!(refused, [MemoryRefusal::Secret(Secret::Card)]);
     }
@@ -129,14 +129,14 @@ mod tests {
             (Model, "Be brief.", Some("keep it short"), false, false),
             (Verifier, "exit code 1", None, false, false),
         ] {
-            let verdict = HeardVerdict {
+            let verdict = UnreadVerdict {
                 id: VerdictId(Uuid::from_u128(2)),
                 by: Some(by),
                 hint: hint.to_owned(),
                 wish: wish.map(str::to_owned),
                 is_comment,
             };
-            let (memories, _) = kept(&heard(MemoryMode::Full, "Hello", Some(verdict)));
+            let (memories, _) = kept(&unread(MemoryMode::Full, "Hello", Some(verdict)));
             assert_eq!(memories.len(), usize::from(expected), "{by:?} {hint}");
             if let (Some(memory), Some(wish)) = (memories.first(), wish) {
                 assert_eq!(memory.topic, Some(format!("wish:{wish}")));
