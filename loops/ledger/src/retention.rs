@@ -62,6 +62,14 @@ pub struct Retention {
 }
 
 impl Retention {
+    /// Turns that lose what only training reads.
+    pub fn logprobs(&self) -> EndedBefore {
+        EndedBefore {
+            all_ms: self.logprobs_before_ms,
+            owners: Vec::new(),
+        }
+    }
+
     /// Whether anything may go.
     pub fn is_off(&self) -> bool {
         self.turns.latest_ms().is_none()

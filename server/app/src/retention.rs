@@ -41,10 +41,10 @@ impl Retainer {
                 return stop.wait().await;
             }
             let began = Instant::now();
-            let mut told = |_: &Pruned| ();
+            let mut on_progress = |_: &Pruned| ();
             let passed = tokio::select! {
                 () = stop.wait() => return,
-                passed = pass(&*self.storage, &retention, &mut told) => passed,
+                passed = pass(&*self.storage, &retention, &mut on_progress) => passed,
             };
             let pause = match passed {
                 Ok(pruned) => {
@@ -81,7 +81,7 @@ fn tell(pruned: &Pruned, took: Duration) {
     );
 }
 
-/// Goes through the ledger once, and tells what went so far. One that is interrupted leaves every turn whole or without
+/// Goes through the ledger once, and reports what went so far. One that is interrupted leaves every turn whole or without
 /// its words, and the next one goes on.
 ///
 /// # Errors
@@ -89,14 +89,14 @@ fn tell(pruned: &Pruned, took: Duration) {
 pub(crate) async fn pass(
     storage: &dyn Storage,
     retention: &Retention,
-    told: &mut (dyn FnMut(&Pruned) + Send),
+    on_progress: &mut (dyn FnMut(&Pruned) + Send),
 ) -> Result<Pruned, LedgerError> {
     let (mut all, mut place) = (Pruned::default(), Some(PrunePlace::default()));
     while let Some(at) = place {
         let began = Instant::now();
         let piece = storage.prune_piece(retention, at, PIECE).await?;
         all.add(&piece.pruned);
-        told(&all);
+        on_progress(&all);
         place = piece.next;
         tokio::time::sleep((began.elapsed() * REST).max(REST_MIN)).await;
     }

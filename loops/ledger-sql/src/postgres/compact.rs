@@ -20,17 +20,17 @@ pub enum Thoroughness {
 }
 
 impl PostgresLedger {
-    /// Gives back what is free, and tells how many bytes of how many are done.
+    /// Gives back what is free, and reports how many bytes of how many are done.
     ///
     /// # Errors
     /// What the database said.
     pub async fn compact(
         config: &PostgresConfig,
         thoroughness: Thoroughness,
-        told: &mut (dyn FnMut(u64, u64) + Send),
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<(), LedgerError> {
         let ledger = Self::open_beside(config).await?;
-        let done = vacuum(&ledger.store, thoroughness, told).await;
+        let done = vacuum(&ledger.store, thoroughness, on_progress).await;
         let done = done.map_err(|error| fault::explain(Fault::Sql(error), &ledger.store.shown));
         hone_ledger::Ledger::close(&ledger).await;
         done
@@ -40,7 +40,7 @@ impl PostgresLedger {
 async fn vacuum(
     store: &PostgresStore,
     thoroughness: Thoroughness,
-    told: &mut (dyn FnMut(u64, u64) + Send),
+    on_progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<(), sqlx::Error> {
     let mut connection = store.options.connect().await?;
     let tables: Vec<(String, i64)> = sqlx::query_as(
@@ -56,7 +56,7 @@ async fn vacuum(
         Thoroughness::Rewriting => "vacuum (full, analyze)",
     };
     let mut done = 0;
-    told(done, whole);
+    on_progress(done, whole);
     for (table, bytes) in tables {
         // The server wrote the names itself.
         let sql = format!("{how} {table}");
@@ -64,7 +64,7 @@ async fn vacuum(
             .execute(&mut connection)
             .await?;
         done += bytes.unsigned_abs();
-        told(done, whole);
+        on_progress(done, whole);
     }
     connection.close().await
 }

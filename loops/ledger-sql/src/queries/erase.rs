@@ -2,9 +2,8 @@
 //! ledger's files. Every piece is a transaction of its own and can be repeated.
 
 use hone_domain::{BlobKey, Digest, ForgetId, Scope};
-use sqlx::AssertSqlSafe;
 
-use super::retention::LISTED;
+use super::retention::{LISTED, listed};
 use super::rows;
 use super::texts::{limit, unsigned};
 use crate::db::{self, Connection, Fault};
@@ -92,11 +91,6 @@ async fn clear_title(connection: &mut Connection<'_>, turn: i64) -> Result<(), F
     Ok(())
 }
 
-/// Removes a turn with everything about it; what it shared is looked at later.
-pub(crate) async fn remove_turn(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
-    remove_turns(connection, &[turn]).await
-}
-
 /// The verdicts on listed turns.
 pub(super) fn verdicts_of() -> String {
     format!(
@@ -114,6 +108,11 @@ pub(super) fn loosened(shared: &str, column: &str) -> String {
          where turn_number in ({LISTED}) and {column} is not null
          on conflict do nothing"
     )
+}
+
+/// Removes a turn with everything about it; what it shared is looked at later.
+pub(crate) async fn remove_turn(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
+    remove_turns(connection, &[turn]).await
 }
 
 /// The same of several.
@@ -143,12 +142,8 @@ pub(crate) async fn remove_turns(
         format!("delete from turns where number in ({LISTED})"),
         format!("delete from forget_turns where turn_number in ({LISTED})"),
     ];
-    let list = serde_json::to_string(turns)?;
     for statement in statements {
-        db::query(AssertSqlSafe(statement))
-            .bind(&list)
-            .execute(&mut *connection)
-            .await?;
+        listed(statement, turns)?.execute(&mut *connection).await?;
     }
     Ok(())
 }

@@ -9,11 +9,11 @@ use sqlx::AssertSqlSafe;
 
 use super::erase;
 use super::retention::{
-    LISTED, PLAIN_VOTES, leaves, logprobs_of, push_old, rows_of, tally, votes_of, words_of,
+    LISTED, PLAIN_VOTES, leaves, listed, logprobs_of, push_old, rows_of, tally, votes_of, words_of,
 };
 use super::texts::limit;
 use crate::codec::sampling_to_bytes;
-use crate::db::{self, Builder, Connection, Fault, Query};
+use crate::db::{self, Builder, Connection, Fault};
 
 /// Verdicts that one piece looks through for votes.
 const VERDICTS_SEEN: usize = 1_024;
@@ -43,21 +43,13 @@ impl Chosen {
     }
 }
 
-/// A JSON list of numbers.
-fn list(numbers: &[i64]) -> Result<String, Fault> {
-    Ok(serde_json::to_string(numbers)?)
-}
-
-/// A statement of the program's own about listed rows.
-fn listed(sql: String, numbers: &[i64]) -> Result<Query, Fault> {
-    Ok(db::query(AssertSqlSafe(sql)).bind(list(numbers)?))
-}
-
 /// The turns of one extent that ended before a time, from a place on.
 async fn ended(
     connection: &mut Connection<'_>,
-    (retention, before): (&Retention, &EndedBefore),
-    (place, extent): (PrunePlace, Extent),
+    retention: &Retention,
+    before: &EndedBefore,
+    place: PrunePlace,
+    extent: Extent,
     most: usize,
 ) -> Result<Vec<(i64, i64, Millis)>, Fault> {
     let Some(latest_ms) = before.latest_ms() else {
@@ -84,13 +76,13 @@ async fn ended(
 pub(crate) async fn choose_turns(
     connection: &mut Connection<'_>,
     retention: &Retention,
-    (place, extent): (PrunePlace, Extent),
+    mut place: PrunePlace,
+    extent: Extent,
     most: usize,
 ) -> Result<Chosen, Fault> {
-    let what = (retention, &retention.turns);
-    let found = ended(connection, what, (place, extent), most).await?;
+    let found = ended(connection, retention, &retention.turns, place, extent, most).await?;
     let is_last = found.len() < most;
-    let (mut chosen, mut place) = (Chosen::default(), place);
+    let mut chosen = Chosen::default();
     let mut sessions: HashMap<i64, bool> = HashMap::new();
     for (turn, session, ended_ms) in found {
         if chosen.len() >= most {
@@ -145,7 +137,8 @@ async fn bare(
 /// Those of the turns that may still go.
 async fn still_old(
     connection: &mut Connection<'_>,
-    (retention, before): (&Retention, &EndedBefore),
+    retention: &Retention,
+    before: &EndedBefore,
     turns: &[i64],
 ) -> Result<Vec<i64>, Fault> {
     if turns.is_empty() {
@@ -155,7 +148,7 @@ async fn still_old(
         "select turns.number from turns
          where turns.number in (select cast(value as bigint) from json_each(",
     );
-    query.push_bind(list(turns)?);
+    query.push_bind(serde_json::to_string(turns)?);
     query.push(")) and ");
     push_old(&mut query, before, retention.held_out_kept);
     let rows = query.build().fetch_all(connection).await?;
@@ -169,9 +162,9 @@ pub(crate) async fn turns(
     retention: &Retention,
     chosen: &Chosen,
 ) -> Result<Pruned, Fault> {
-    let what = (retention, &retention.turns);
-    let words = still_old(connection, what, &chosen.words).await?;
-    let whole = still_old(connection, what, &chosen.whole).await?;
+    let before = &retention.turns;
+    let words = still_old(connection, retention, before, &chosen.words).await?;
+    let whole = still_old(connection, retention, before, &chosen.whole).await?;
     let both = [&words[..], &whole].concat();
     let leaving = [&whole[..], &chosen.bare].concat();
     let verdicts = erase::verdicts_of();
@@ -256,9 +249,8 @@ pub(crate) async fn choose_logprobs(
     mut place: PrunePlace,
     most: usize,
 ) -> Result<Chosen, Fault> {
-    let before = logprobs_before(retention);
-    let at = (place, Extent::Whole);
-    let found = ended(connection, (retention, &before), at, most).await?;
+    let before = retention.logprobs();
+    let found = ended(connection, retention, &before, place, Extent::Whole, most).await?;
     let mut chosen = Chosen::default();
     for (turn, _, ended_ms) in &found {
         chosen.rows.push(*turn);
@@ -268,21 +260,13 @@ pub(crate) async fn choose_logprobs(
     Ok(chosen)
 }
 
-fn logprobs_before(retention: &Retention) -> EndedBefore {
-    EndedBefore {
-        all_ms: retention.logprobs_before_ms,
-        owners: Vec::new(),
-    }
-}
-
 /// Takes what only training reads.
 pub(crate) async fn logprobs(
     connection: &mut Connection<'_>,
     retention: &Retention,
     chosen: &Chosen,
 ) -> Result<Pruned, Fault> {
-    let before = logprobs_before(retention);
-    let turns = still_old(connection, (retention, &before), &chosen.rows).await?;
+    let turns = still_old(connection, retention, &retention.logprobs(), &chosen.rows).await?;
     let logprobs = tally(connection, listed(logprobs_of(LISTED), &turns)?).await?;
     let none: &[u8] = &[];
     let payloads = format!(

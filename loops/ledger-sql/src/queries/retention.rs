@@ -3,11 +3,18 @@
 use hone_domain::Millis;
 use hone_ledger::{EndedBefore, Pruned, Retention, Tally};
 
+use sqlx::AssertSqlSafe;
+
 use super::texts::{limit, unsigned};
-use crate::db::{Builder, Connection, Fault, Query};
+use crate::db::{self, Builder, Connection, Fault, Query};
 
 /// Turns whose names are bound as a JSON list.
 pub(crate) const LISTED: &str = "select cast(value as bigint) from json_each($1)";
+
+/// A statement of the program's own about [`LISTED`] rows.
+pub(crate) fn listed(sql: String, numbers: &[i64]) -> Result<Query, Fault> {
+    Ok(db::query(AssertSqlSafe(sql)).bind(serde_json::to_string(numbers)?))
+}
 
 /// Votes that may go: the others say how often what was executed agreed with a certificate.
 pub(crate) const PLAIN_VOTES: &str = "(votes.model is null or votes.model not glob 'audit:*')";
@@ -76,6 +83,16 @@ const NEEDED: [&str; 4] = [
     ")",
 ];
 
+/// Adds the parts of [`NEEDED`] with what `push_session` puts between them.
+fn push_needed(query: &mut Builder, push_session: impl Fn(&mut Builder)) {
+    for (place, part) in NEEDED.into_iter().enumerate() {
+        if place > 0 {
+            push_session(query);
+        }
+        query.push(part);
+    }
+}
+
 /// Whether a session goes as a whole: all of its turns may go, or lost their words before, and none is needed.
 pub(crate) fn leaves(retention: &Retention, session: i64) -> Query {
     let mut query = Builder::new("select not (exists (select 1 from turns where session_number = ");
@@ -83,12 +100,9 @@ pub(crate) fn leaves(retention: &Retention, session: i64) -> Query {
     query.push(" and extent > 0 and not (");
     push_old(&mut query, &retention.turns, retention.held_out_kept);
     query.push(")) or ");
-    for (place, part) in NEEDED.into_iter().enumerate() {
-        query.push(part);
-        if place + 1 < NEEDED.len() {
-            query.push_bind(session);
-        }
-    }
+    push_needed(&mut query, |query| {
+        query.push_bind(session);
+    });
     query.push(")");
     query.build()
 }
@@ -194,11 +208,7 @@ fn asked(retention: &Retention) -> Builder {
     push_old(&mut query, &retention.turns, retention.held_out_kept);
     query
         .push("), lighter (number) as (select turns.number from turns where turns.extent = 2 and ");
-    let before = EndedBefore {
-        all_ms: retention.logprobs_before_ms,
-        owners: Vec::new(),
-    };
-    push_old(&mut query, &before, retention.held_out_kept);
+    push_old(&mut query, &retention.logprobs(), retention.held_out_kept);
     query.push(
         "), leaving (session_number) as (
              select distinct going.session_number from going
@@ -208,12 +218,9 @@ fn asked(retention: &Retention) -> Builder {
                    and turns.number not in (select number from going)
              ) or ",
     );
-    for (place, part) in NEEDED.into_iter().enumerate() {
-        query.push(part);
-        if place + 1 < NEEDED.len() {
-            query.push("going.session_number");
-        }
-    }
+    push_needed(&mut query, |query| {
+        query.push("going.session_number");
+    });
     query.push(")) ");
     query
 }

@@ -30,12 +30,10 @@ impl<S: Store> Storage for SqlLedger<S> {
         let chosen = look!(self, connection => async {
             match place.stage {
                 PruneStage::WholeTurns => {
-                    let at = (place, Extent::Whole);
-                    pruning::choose_turns(connection, retention, at, most).await
+                    pruning::choose_turns(connection, retention, place, Extent::Whole, most).await
                 }
                 PruneStage::WordyTurns => {
-                    let at = (place, Extent::Words);
-                    pruning::choose_turns(connection, retention, at, most).await
+                    pruning::choose_turns(connection, retention, place, Extent::Words, most).await
                 }
                 PruneStage::Logprobs => {
                     pruning::choose_logprobs(connection, retention, place, most).await

@@ -15,11 +15,11 @@ use super::fault::Fault;
 use super::paths::{clear_copy, copy_of, folder_of, log_of};
 use super::{SqliteConfig, SqliteLedger};
 
-/// How often it is told how far the copy is.
+/// How often progress is reported.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
 
 impl SqliteLedger {
-    /// Writes the file anew without what is free in it, and tells how many bytes of how many there are so far. For that
+    /// Writes the file anew without what is free in it, and reports how many bytes of how many there are so far. For that
     /// time the disk holds both.
     ///
     /// # Errors
@@ -27,12 +27,12 @@ impl SqliteLedger {
     /// as it was then.
     pub async fn compact(
         config: &SqliteConfig,
-        told: &mut (dyn FnMut(u64, u64) + Send),
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<(), LedgerError> {
         let ledger = Self::open(config).await?;
         let file = config.file.as_path();
         let done = async {
-            let copy = ledger.copy_beside(file, told).await?;
+            let copy = ledger.copy_beside(file, on_progress).await?;
             // Held until the copy is in its place; closing gives the rest back.
             let owner = ledger.store.owner.lock();
             let owner = owner.unwrap_or_else(PoisonError::into_inner).take();
@@ -53,7 +53,7 @@ impl SqliteLedger {
     async fn copy_beside(
         &self,
         file: &Path,
-        told: &mut (dyn FnMut(u64, u64) + Send),
+        on_progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<PathBuf, LedgerError> {
         let size = hone_ledger::Storage::size(self).await?;
         let whole = size.bytes.saturating_sub(size.free_bytes.unwrap_or(0));
@@ -67,12 +67,12 @@ impl SqliteLedger {
                     done = &mut copying => break done?,
                     _ = ticks.tick() => {
                         let bytes = fs::metadata(&copy).map_or(0, |meta| meta.len());
-                        told(bytes.min(whole), whole);
+                        on_progress(bytes.min(whole), whole);
                     }
                 }
             }
         }
-        told(whole, whole);
+        on_progress(whole, whole);
         let synced = File::open(&copy).and_then(|copy| copy.sync_all());
         synced.map_err(|error| unwritten(&copy, &error))?;
         let checked: Result<(), Fault> = check(&copy).await;

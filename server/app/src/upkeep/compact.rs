@@ -49,15 +49,15 @@ pub(super) fn compact(args: &CompactArgs) -> Result<(), String> {
     let (before, after) = run(async {
         let before = prepare(&config, &place).await?;
         let mut progress = Progress::new("compacting", (Unit::Bytes, TOLD_FROM));
-        let mut told = |done, whole| progress.at(done, whole);
+        let mut on_progress = |done, whole| progress.at(done, whole);
         let done = match &place {
-            LedgerPlace::Sqlite(sqlite) => SqliteLedger::compact(sqlite, &mut told).await,
+            LedgerPlace::Sqlite(sqlite) => SqliteLedger::compact(sqlite, &mut on_progress).await,
             LedgerPlace::Postgres(postgres) => {
                 let how = match args.rewrite {
                     true => Thoroughness::Rewriting,
                     false => Thoroughness::BesideServing,
                 };
-                PostgresLedger::compact(postgres, how, &mut told).await
+                PostgresLedger::compact(postgres, how, &mut on_progress).await
             }
         };
         done.map_err(|error| error.to_string())?;

@@ -15,7 +15,7 @@ use crate::table::{
     table,
 };
 
-/// Work below this many bytes is too short to tell of.
+/// Work below this many bytes is too short to report.
 const TOLD_FROM: u64 = 1 << 20;
 
 /// `hone ledger prune`.
@@ -90,8 +90,10 @@ pub(super) fn prune(args: &PruneArgs) -> Result<(), String> {
             let entry = entry("ledger.prune", "", detail(&planned));
             ledger.record(&entry).await.map_err(text)?;
             let mut progress = Progress::new("removing", (Unit::Bytes, TOLD_FROM));
-            let mut told = |so_far: &Pruned| progress.at(so_far.bytes(), planned.bytes());
-            pass(&*ledger, &retention, &mut told).await.map_err(text)
+            let mut on_progress = |so_far: &Pruned| progress.at(so_far.bytes(), planned.bytes());
+            pass(&*ledger, &retention, &mut on_progress)
+                .await
+                .map_err(text)
         }
         .await;
         ledger.close().await;
@@ -99,7 +101,7 @@ pub(super) fn prune(args: &PruneArgs) -> Result<(), String> {
     })?;
     match args.json {
         true => println!("{}", json!({"dry_run": args.dry_run, "pruned": pruned})),
-        false => print!("{}", told(&pruned, args.dry_run)),
+        false => print!("{}", summary(&pruned, args.dry_run)),
     }
     Ok(())
 }
@@ -109,7 +111,7 @@ fn detail(planned: &Pruned) -> Value {
     json!({"turns": planned.turns.rows, "turns_without_words": planned.words.rows, "bytes": planned.bytes()})
 }
 
-fn told(pruned: &Pruned, is_plan: bool) -> String {
+fn summary(pruned: &Pruned, is_plan: bool) -> String {
     let names = [("what", Left), ("rows", Right), ("size", Right)];
     let kinds = pruned.kinds();
     let rows = kinds.iter().map(|(kind, tally)| {
