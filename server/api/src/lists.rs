@@ -4,8 +4,9 @@ use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 
 use super::error::ApiError;
-use hone_api_types::plain;
+use hone_api_types::{List, plain};
 use hone_domain::PolicyVersion;
+use hone_ledger::Window;
 
 /// Most rows of a page.
 pub const LIMIT_MAX: usize = 200;
@@ -41,6 +42,29 @@ pub fn before(before: Option<&str>) -> Result<Option<u64>, ApiError> {
     before
         .map(|text| number(text).ok_or_else(wrong_cursor))
         .transpose()
+}
+
+/// The page that `limit` and `before`, a row's number, ask for.
+pub fn window(
+    limit_wanted: Option<usize>,
+    before_wanted: Option<&str>,
+) -> Result<Window, ApiError> {
+    let before = before(before_wanted)?;
+    Ok(Window {
+        limit: limit(limit_wanted)?,
+        before: before.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
+    })
+}
+
+/// A page of rows, each with its number; a full one may have another behind it.
+pub fn page<R, T>(
+    rows: impl IntoIterator<Item = R>,
+    limit: usize,
+    parts: impl Fn(R) -> (i64, T),
+) -> List<T> {
+    let (numbers, data): (Vec<i64>, Vec<T>) = rows.into_iter().map(parts).unzip();
+    let last = numbers.last().filter(|_| numbers.len() == limit);
+    List::page(data, last.map(ToString::to_string))
 }
 
 /// Reads `before`, a time and a row's number.

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use hone_domain::{
     Learning, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Scope, TurnKind,
 };
-use hone_ledger::{Added, LedgerError, NewMemory, Window};
+use hone_ledger::{Added, LedgerError, NewMemory};
 use serde_json::json;
 
 use super::Reply;
@@ -19,7 +19,6 @@ use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
-use hone_api_types::List;
 use hone_api_types::learning::UserQuery;
 use hone_api_types::memories::{
     MemoriesForgotten, MemoriesReply, MemoryPage, MemoryPatch, MemoryReply, MemoryRequest, words,
@@ -57,18 +56,11 @@ pub async fn list_memories(
 ) -> Reply<MemoriesReply> {
     let query = lists::query(query)?;
     let scope = whole_scope(&http, &context, query.user.as_deref())?;
-    let before = lists::before(query.before.as_deref())?;
-    let page = Window {
-        limit: lists::limit(query.limit)?,
-        before: before.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
-    };
+    let page = lists::window(query.limit, query.before.as_deref())?;
     let rows = http.memories.memories(&scope, page).await?;
-    let is_full = rows.len() == page.limit;
-    let last = rows.last().filter(|_| is_full).map(|row| row.number);
-    let data = rows.into_iter().map(|row| row.memory.into()).collect();
     let (mode, mode_max) = modes(&http, &context, &scope);
     Ok(Json(MemoriesReply {
-        page: List::page(data, last.map(|number| number.to_string())),
+        page: lists::page(rows, page.limit, |row| (row.number, row.memory.into())),
         mode,
         mode_max,
     }))
@@ -76,9 +68,7 @@ pub async fn list_memories(
 
 /// What a main turn of the caller does with memories where its request does not say, and the most that it may do.
 fn modes(http: &Http, context: &RequestContext, scope: &Scope) -> (MemoryMode, MemoryMode) {
-    let owner = &context.caller.owner;
-    let is_shared = http.rules.scope(owner, None).1.is_some();
-    let learning = http.rules.consent(owner, scope).0.learning;
+    let (learning, is_shared) = allowed(http, context, scope);
     let most = MemoryMode::Full.allowed(learning, TurnKind::Main, is_shared);
     let inference = http.inference.as_ref();
     // Where nothing is answered, nothing is shown.
@@ -126,16 +116,23 @@ pub async fn add_memory(
     Ok((status, Json(memory.into())))
 }
 
+/// What may be learned from a scope of the caller, and whether several people share its policy.
+fn allowed(http: &Http, context: &RequestContext, scope: &Scope) -> (Learning, bool) {
+    let owner = &context.caller.owner;
+    let (consent, _) = http.rules.consent(owner, scope);
+    (consent.learning, http.rules.scope(owner, None).1.is_some())
+}
+
 /// Whether anything may be kept of a scope, and whether it is one person's.
 fn may_keep(http: &Http, context: &RequestContext, scope: &Scope) -> Result<(), ApiError> {
-    let owner = &context.caller.owner;
-    if http.rules.scope(owner, None).1.is_some() {
+    let (learning, is_shared) = allowed(http, context, scope);
+    if is_shared {
         return Err(ApiError::Forbidden {
             code: "shared_policy",
             message: "several people share this policy, so it has no memories".to_owned(),
         });
     }
-    match http.rules.consent(owner, scope).0.learning {
+    match learning {
         Learning::Off => Err(ApiError::Forbidden {
             code: "learning_off",
             message: "nothing is kept of you, as you decided (PUT /v1/consent)".to_owned(),

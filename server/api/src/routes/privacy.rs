@@ -78,18 +78,7 @@ type PageOr = Result<Query<PrivacyPage>, QueryRejection>;
 
 fn window(query: PageOr) -> Result<Window, ApiError> {
     let query = lists::query(query)?;
-    let before = lists::before(query.before.as_deref())?;
-    Ok(Window {
-        limit: lists::limit(query.limit)?,
-        before: before.map(|number| i64::try_from(number).unwrap_or(i64::MAX)),
-    })
-}
-
-fn page<R, T>(rows: &[R], limit: usize, parts: impl Fn(&R) -> (i64, T)) -> List<T> {
-    let is_full = rows.len() == limit;
-    let (numbers, data): (Vec<i64>, Vec<T>) = rows.iter().map(parts).unzip();
-    let last = numbers.last().filter(|_| is_full);
-    List::page(data, last.map(ToString::to_string))
+    lists::window(query.limit, query.before.as_deref())
 }
 
 /// Owner and user of a scope.
@@ -147,7 +136,7 @@ pub async fn list_consents(
 ) -> Reply<List<ConsentItem>> {
     let wanted = window(query)?;
     let rows = http.personal.consent_rows(wanted).await?;
-    Ok(Json(page(&rows, wanted.limit, consent_item)))
+    Ok(Json(lists::page(&rows, wanted.limit, consent_item)))
 }
 
 /// Everybody's wishes to be forgotten, newest first, with how far they have come.
@@ -162,5 +151,5 @@ pub async fn list_consents(
 pub async fn list_forgets(State(http): State<Arc<Http>>, query: PageOr) -> Reply<List<ForgetItem>> {
     let wanted = window(query)?;
     let rows = http.personal.forgets(wanted).await?;
-    Ok(Json(page(&rows, wanted.limit, forget_item)))
+    Ok(Json(lists::page(&rows, wanted.limit, forget_item)))
 }
