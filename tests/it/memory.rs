@@ -56,6 +56,28 @@ async fn patch(app: &TestApp, id: &str, body: Value) -> u16 {
     sent.await.unwrap().status().as_u16()
 }
 
+/// Somebody else is not shown a memory, nor a side turn, nor a request that says no.
+async fn nobody_else_is_shown_it(app: &TestApp, plain_tokens: u64) {
+    for (field, value) in [
+        ("user", json!("bob")),
+        ("turn_type", json!("side")),
+        ("hone", json!({"memory": "off"})),
+    ] {
+        let mut body = ask("Hello!", 1);
+        body[field] = value;
+        let other = app.chat(body).await.unwrap();
+        assert!(shown(&other).is_empty(), "{field}: {other}");
+        assert_eq!(prompt_tokens(&other), plain_tokens, "{field}");
+    }
+    let url = format!("{}/v1/chat/completions", app.url);
+    let request = hone_tests::client().unwrap().post(url);
+    let request = request.header("x-hone-memory", "off");
+    let sent = request.json(&ask("Hello!", 1)).send().await.unwrap();
+    let by_header: Value = sent.json().await.unwrap();
+    assert!(shown(&by_header).is_empty(), "{by_header}");
+    assert_eq!(prompt_tokens(&by_header), plain_tokens);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_said_once_holds_in_the_next_conversation() {
     let (_guard, data) = temporary().unwrap();
@@ -78,25 +100,7 @@ async fn what_is_said_once_holds_in_the_next_conversation() {
     assert_eq!(turn["memories"], json!([id]));
     assert_eq!(turn["prompt_tokens"], next["usage"]["prompt_tokens"]);
 
-    // Somebody else's is not, nor a side turn, nor a request that says no.
-    for (field, value) in [
-        ("user", json!("bob")),
-        ("turn_type", json!("side")),
-        ("hone", json!({"memory": "off"})),
-    ] {
-        let mut body = ask("Hello!", 1);
-        body[field] = value;
-        let other = app.chat(body).await.unwrap();
-        assert!(shown(&other).is_empty(), "{field}: {other}");
-        assert_eq!(prompt_tokens(&other), prompt_tokens(&plain), "{field}");
-    }
-    let url = format!("{}/v1/chat/completions", app.url);
-    let request = hone_tests::client().unwrap().post(url);
-    let request = request.header("x-hone-memory", "off");
-    let sent = request.json(&ask("Hello!", 1)).send().await.unwrap();
-    let by_header: Value = sent.json().await.unwrap();
-    assert!(shown(&by_header).is_empty(), "{by_header}");
-    assert_eq!(prompt_tokens(&by_header), prompt_tokens(&plain));
+    nobody_else_is_shown_it(&app, prompt_tokens(&plain)).await;
 
     // Its second request has the same beginning, from the prefix cache, although more is known by now.
     say(&app, "more", &[user("Call me Sam.")]).await;

@@ -498,17 +498,34 @@ fn late_in(folder: &Path) -> Arc<LateTurns> {
     Arc::new(LateTurns::open(folder).unwrap())
 }
 
-type Links<'a> = (
-    Arc<SharedMemories>,
-    Option<Outbox<Input>>,
-    Arc<Rules>,
-    &'a Latest<Policies>,
-    Arc<LateTurns>,
-);
+/// What inference has in common with the other routes.
+struct Links<'a> {
+    remembered: Arc<SharedMemories>,
+    collect: Option<Outbox<Input>>,
+    rules: Arc<Rules>,
+    policies: &'a Latest<Policies>,
+    late: Arc<LateTurns>,
+}
+
+fn links_of<'a>(
+    remembered: &Arc<SharedMemories>,
+    collect: &Option<Outbox<Input>>,
+    rules: &Arc<Rules>,
+    policies: &'a Latest<Policies>,
+    late: Arc<LateTurns>,
+) -> Links<'a> {
+    Links {
+        remembered: remembered.clone(),
+        collect: collect.clone(),
+        rules: rules.clone(),
+        policies,
+        late,
+    }
+}
 
 fn inference_of(
     fake: Arc<Fake>,
-    (remembered, collect, rules, policies, late): Links<'_>,
+    links: Links<'_>,
     (config, rate_limiter, (clock, ids, abort)): (&HttpConfig, Arc<RateLimiter>, Times),
     language: Arc<dyn Language>,
 ) -> Arc<InferenceService> {
@@ -517,15 +534,15 @@ fn inference_of(
         language,
         takes: std::sync::OnceLock::new(),
         index: Arc::new(Mutex::new(index_of(config))),
-        collect,
-        rules,
+        collect: links.collect,
+        rules: links.rules,
         memory: MemoryParts {
-            shared: remembered,
+            shared: links.remembered,
             config: defaults("memory"),
             notify: None,
         },
-        policies: policies.reader(),
-        late,
+        policies: links.policies.reader(),
+        late: links.late,
         troubles: Troubles::default(),
         clock,
         ids,
@@ -621,14 +638,6 @@ async fn remembered_of(ledger: &Arc<SqliteLedger>) -> Arc<SharedMemories> {
     Arc::new(SharedMemories::load(ledger.clone()).await.unwrap())
 }
 
-fn linked(
-    (remembered, collect, rules): (Arc<SharedMemories>, Option<Outbox<Input>>, Arc<Rules>),
-    policies: &Latest<Policies>,
-    late: Arc<LateTurns>,
-) -> Links<'_> {
-    (remembered, collect, rules, policies, late)
-}
-
 fn job_of(
     under_way: &Latest<Option<TrainingJob>>,
 ) -> Arc<dyn Fn() -> Option<TrainingJob> + Send + Sync> {
@@ -671,8 +680,8 @@ impl Stage {
         let (clock, ids, abort) = times_of();
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
         let remembered = remembered_of(&ledger).await;
-        let shared = (remembered.clone(), collect.clone(), rules.clone());
-        let links = linked(shared, &policies, late_in(folder.path()));
+        let late = late_in(folder.path());
+        let links = links_of(&remembered, &collect, &rules, &policies, late);
         let rate_limiter = Arc::new(RateLimiter::new(limits, clock.clone()));
         let times = (clock.clone(), ids.clone(), abort.signal());
         let how = (&config, rate_limiter.clone(), times);

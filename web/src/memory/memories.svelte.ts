@@ -59,7 +59,7 @@ export class MemoryList {
 
   /** Adds one; whether it is new. */
   async add(text: string, kind: MemoryKind): Promise<boolean> {
-    const reply = await told(() => send('POST', '/v1/memories', { body: { text, kind } }))
+    const reply = await inPageWords(() => send('POST', '/v1/memories', { body: { text, kind } }))
     await this.load()
     return reply.status === 201
   }
@@ -104,7 +104,7 @@ export class MemoryList {
   }
 }
 
-export const changeMemory = (id: string, body: Change) => told(() => call<Memory>('PATCH', `/v1/memories/${id}`, { body }))
+export const changeMemory = (id: string, body: Change) => inPageWords(() => call<Memory>('PATCH', `/v1/memories/${id}`, { body }))
 
 /** One that is forgotten already is forgotten. */
 export async function forgetMemory(id: string) {
@@ -154,7 +154,7 @@ async function* pages(): AsyncGenerator<Memory[]> {
 const pageOf = (before: string | null, limit: number) => get<Memories>('/v1/memories', { before, limit })
 
 /** What was refused, in the page's words where the server speaks to programs. */
-async function told<T>(act: () => Promise<T>): Promise<T> {
+async function inPageWords<T>(act: () => Promise<T>): Promise<T> {
   try {
     return await act()
   } catch (error) {

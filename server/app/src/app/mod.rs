@@ -125,10 +125,11 @@ impl App {
         loops::in_place(&resources, &mut tasks);
         loops::scrubbing(&resources, scrub, backend.clone(), &mut tasks);
         loops::retaining(&resources, &mut tasks);
-        let heard = loops::memory_loop(&resources, &mut tasks);
+        let memory = loops::memory_loop(&resources, &mut tasks);
         let inference = backend.map(|backend| {
-            let parts = (backend, &served, collect.clone(), heard);
-            Arc::new(inference_of(&resources, parts, &abort))
+            let collect = collect.clone();
+            let inference = inference_of(&resources, backend, &served, collect, memory, &abort);
+            Arc::new(inference)
         });
         let importer = loops::importer(&resources, &served);
         let http = http_of(
@@ -205,17 +206,12 @@ fn guard_of(config: &Config, addr: SocketAddr) -> Result<Guard, String> {
     })
 }
 
-/// What inference is given besides what all share.
-type Serving<'a> = (
-    Arc<dyn Backend>,
-    &'a Served,
-    Option<Outbox<Input>>,
-    Option<Outbox<Notification>>,
-);
-
 fn inference_of(
     resources: &Resources,
-    (backend, served, collect, heard): Serving<'_>,
+    backend: Arc<dyn Backend>,
+    served: &Served,
+    collect: Option<Outbox<Input>>,
+    memory: Option<Outbox<Notification>>,
     abort: &ShutdownTrigger,
 ) -> InferenceService {
     let config = &resources.config;
@@ -229,7 +225,7 @@ fn inference_of(
         memory: MemoryParts {
             shared: resources.remembered.clone(),
             config: config.memory.clone(),
-            notify: heard,
+            notify: memory,
         },
         policies: resources.policies.reader(),
         late: resources.late.clone(),
