@@ -148,6 +148,20 @@ test('an admin sees what everybody decided about their data', async () => {
   assert.deepEqual(page.complaints, [])
 })
 
+test('an admin sees what every table and the adapters take of the disk', async () => {
+  const page = await open(browser, hone)
+  await page.goto(`${hone.url}/#/console/storage`)
+  const turns = page.getByTestId('storage-tables').getByRole('row').filter({ hasText: 'turn_payloads' })
+  await turns.waitFor()
+  const bytes = (await hone.call('GET', '/admin/v1/storage')).tables.find(({ name }) => name === 'turn_payloads').bytes
+  assert.ok(bytes > 0)
+  assert.match(await turns.innerText(), /KiB|MiB/)
+  await page.getByTestId('storage-files').getByText('adapters').waitFor()
+  await page.getByTestId('storage-count').click()
+  await page.getByTestId('storage-count').filter({ hasText: 'Count again' }).waitFor()
+  assert.deepEqual(page.complaints, [])
+})
+
 test('a loop is paused, the sentence and an alert say so, and it is resumed', async () => {
   const page = await open(browser, hone)
   await page.goto(`${hone.url}/#/console/overview`)

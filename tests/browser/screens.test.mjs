@@ -32,6 +32,7 @@ before(async () => {
     turns: '#/console/turns',
     turn: `#/console/turns/${turn.id}`,
     serving: '#/console/serving',
+    storage: '#/console/storage',
     people: '#/console/people',
     'people-keys': '#/console/people/keys',
     'people-privacy': '#/console/people/privacy',

@@ -382,6 +382,7 @@ export interface User {
 
 export type ConsentRow = Reply<'ConsentItem'>
 export type ForgetRow = Reply<'ForgetItem'>
+export type StorageSize = Reply<'StorageReply'>
 
 export interface AuditRow {
   number: number
