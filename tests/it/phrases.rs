@@ -78,9 +78,32 @@ fn no_question_is_a_prompt_of_training() {
     let questions = data("questions.json");
     let all = questions.as_object().unwrap().values();
     let all: Vec<String> = all.flat_map(texts).collect();
-    let prompts = read(&root().join("loops/train/prompts/generic.txt"));
-    assert_eq!(prompts.len(), 1);
-    for line in &all {
-        assert!(!prompts[0].1.contains(line.as_str()), "{line}");
+    for name in ["generic.txt", "instructed.tsv"] {
+        let prompts = read(&root().join("loops/train/prompts").join(name));
+        assert_eq!(prompts.len(), 1, "{name}");
+        for line in &all {
+            assert!(!prompts[0].1.contains(line.as_str()), "{name}: {line}");
+        }
+    }
+}
+
+/// What is measured with must not be what anchors a version.
+#[test]
+fn no_measured_instruction_is_a_prompt_of_training() {
+    let measured = fs::read_to_string(root().join("tests/bench/learn/instructions.jsonl")).unwrap();
+    let trained = fs::read_to_string(root().join("loops/train/prompts/instructed.tsv")).unwrap();
+    let trained: Vec<&str> = trained
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    assert!(trained.len() >= 30);
+    for line in measured.lines() {
+        let one: Value = serde_json::from_str(line).unwrap();
+        let prompt = one["prompt"].as_str().unwrap();
+        for line in &trained {
+            let (question, instruction) = line.split_once('\t').unwrap();
+            assert!(!prompt.contains(question), "{prompt}: {question}");
+            assert!(!prompt.contains(instruction), "{prompt}: {instruction}");
+        }
     }
 }

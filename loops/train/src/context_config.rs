@@ -24,6 +24,8 @@ pub struct ContextConfig {
     pub wish_logprob: f32,
     /// The base model's own answers to generic prompts per batch, which hold the rest in place.
     pub anchors: usize,
+    /// Its own answers to prompts that say themselves how they are to be answered, per batch.
+    pub anchors_instructed: usize,
 }
 
 impl ContextConfig {
@@ -71,6 +73,7 @@ impl ContextConfig {
             wish_weight: 2.0,
             wish_logprob: -0.5,
             anchors: 2,
+            anchors_instructed: 2,
         }
     }
 }

@@ -34,6 +34,10 @@ pub struct Measured {
     /// Per plain fact, what its answer's log-prob gains under the candidate against the base model.
     #[serde(skip)]
     pub fact_gains: Vec<f32>,
+    /// Per prompt that says how it is to be answered, the mean log-prob per token that the base model's own answer
+    /// loses under the candidate, in nats.
+    #[serde(skip)]
+    pub instruction_losses: Vec<f32>,
     /// How much the answers do what was asked for; none where nothing was.
     pub wish: Option<WishMeter>,
     /// The person asked for something that none of the model's answers does.
@@ -158,6 +162,16 @@ fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
             "the answers to {} plain facts lose {:.2} nats on average, surely more than the {:.2} that \
              are allowed",
             lost.turns, -lost.mean, config.fact_loss_max
+        ));
+    }
+    let lost = interval(&m.instruction_losses);
+    if let Some(lost) =
+        lost.filter(|i| i.low.is_nan() || i.low > f64::from(config.instructed_loss_max))
+    {
+        reasons.push(format!(
+            "the base model's own answers to {} prompts that say how they are to be answered lose {:.2} nats per token, \
+             surely more than the {:.2} that are allowed",
+            lost.turns, lost.mean, config.instructed_loss_max
         ));
     }
     if let Some(AtALoss { told, plain }) = m.at_a_loss {
@@ -340,6 +354,7 @@ mod tests {
             base: probes,
             golden_loss: 0.2,
             generic_loss: 0.1,
+            instruction_losses: Vec::new(),
             fact_gains: vec![0.0; 24],
             wish: None,
             unlearnable: false,
@@ -386,6 +401,21 @@ mod tests {
             assert_eq!(reasons.len(), 1, "{reasons:?}");
             assert!(reasons[0].contains(words), "{reasons:?}");
         }
+    }
+
+    #[test]
+    fn prompts_that_say_how_they_are_answered_may_not_lose_surely() {
+        let mut config = Config::for_tests().gate;
+        config.instructed_loss_max = 0.1;
+        let mut measured = good();
+        for (each, is_lost) in [(0.3, true), (0.05, false), (f32::NAN, true)] {
+            measured.instruction_losses = (0..12).map(|n| each + 0.01 * (n % 3) as f32).collect();
+            let reasons = losses(&config, &measured);
+            assert_eq!(reasons.len(), usize::from(is_lost), "{each}: {reasons:?}");
+        }
+        // A few that lose much say little of all.
+        measured.instruction_losses = vec![0.0, 0.0, 0.0, 1.2, 0.0, 0.0];
+        assert_eq!(losses(&config, &measured), Vec::<String>::new());
     }
 
     #[test]

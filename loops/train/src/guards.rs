@@ -41,6 +41,9 @@ pub struct GateConfig {
     pub generic_loss_max: f32,
     /// Nats that the answers to plain facts may lose on average, surely (95 %, one-sided).
     pub fact_loss_max: f32,
+    /// Log-prob per token, in nats, that the base model's own answers to prompts that say how they are to be answered
+    /// may lose on average, surely (95 %, one-sided).
+    pub instructed_loss_max: f32,
     /// Share of judged turns that are kept to compare candidates on and never trained, 0 to 0.5.
     /// A turn that was corrected by its user always trains.
     pub held_out_share: f32,
@@ -174,9 +177,11 @@ impl GateConfig {
         if let Some((key, _)) = factors.iter().find(|(_, v)| v.is_nan() || *v < 1.0) {
             return Err(format!("train.gate.{key} must be at least 1"));
         }
-        if !(self.generic_loss_max > 0.0 && self.fact_loss_max >= 0.0) {
+        let least = self.fact_loss_max.min(self.instructed_loss_max);
+        if !(self.generic_loss_max > 0.0 && least >= 0.0) {
             return Err(
-                "train.gate.generic_loss_max must be above 0, fact_loss_max not below".to_owned(),
+                "train.gate.generic_loss_max must be above 0, fact_loss_max and instructed_loss_max not below"
+                    .to_owned(),
             );
         }
         if !(self.golden_loss_max > 0.0 && self.held_out_margin >= 0.0) {
@@ -232,6 +237,7 @@ impl GateConfig {
             golden_loss_max: 3.0,
             generic_loss_max: 3.0,
             fact_loss_max: 3.0,
+            instructed_loss_max: 3.0,
             held_out_share: 0.0,
             held_out_max: 64,
             held_out_min: 20,

@@ -123,6 +123,8 @@ impl Job {
         self.report["wishes"] = json!(candidate.wishes);
         self.gate["measured"] = json!(candidate.measured);
         self.gate["held_out"] = json!(gate::interval(&candidate.measured.differences));
+        self.gate["facts"] = json!(gate::interval(&candidate.measured.fact_gains));
+        self.gate["instructed"] = json!(gate::interval(&candidate.measured.instruction_losses));
     }
 
     /// The report with what the scope remembers after it.

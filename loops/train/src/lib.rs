@@ -79,7 +79,7 @@ pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
 pub use import::{Base, Importer};
 pub use nn_trainer::{
-    Fact, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
+    Fact, Instructed, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
 };
 pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
 pub use pack::{CreditedTurn, PackedRow, pack};

@@ -110,6 +110,7 @@ pub(crate) fn candidate(number: u8) -> Candidate {
             base: probes,
             golden_loss: 0.1,
             generic_loss: 0.0,
+            instruction_losses: Vec::new(),
             fact_gains: Vec::new(),
             wish: None,
             unlearnable: false,

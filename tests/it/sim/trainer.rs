@@ -94,6 +94,7 @@ impl Trainer for FakeTrainer {
                 parent: probes,
                 base: probes,
                 generic_loss: 0.0,
+                instruction_losses: Vec::new(),
                 fact_gains: Vec::new(),
                 wish: None,
                 unlearnable: false,

@@ -160,7 +160,8 @@ impl NnTrainer {
             .collect())
     }
 
-    /// Adds the base model's own answers to some generic prompts, to be given as before.
+    /// Adds the base model's own answers to some generic prompts, and to some that say how they are to be answered,
+    /// to be given as before.
     pub(super) fn anchor(
         &self,
         learner: &mut Learner,
@@ -170,7 +171,9 @@ impl NnTrainer {
     ) -> Result<(), TrainError> {
         let mut pause = || control() == Control::Stop;
         job.progress.enter(Phase::Answers);
-        let these = self.anchor_answers(job.batch.0.as_u128(), &mut pause)?;
+        let start = job.batch.0.as_u128();
+        let mut these = self.anchor_answers(start, &mut pause)?;
+        these.extend(self.instructed_anchors(start, &mut pause)?);
         job.progress.enter(Phase::Scores);
         let rows = these.iter();
         let rows: Vec<TrainRow> = rows.map(|a| imitated(&a.prompt, &a.said)).collect();

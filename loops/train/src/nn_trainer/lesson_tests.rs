@@ -366,3 +366,36 @@ async fn an_update_that_goes_too_far_is_shortened() {
         "{wild:?}"
     );
 }
+
+/// The gate sees what answers to prompts that say how they are to be answered lose by steps that go too far.
+#[tokio::test]
+async fn the_gate_sees_what_instructed_answers_lose() {
+    let fixture = Fixture::new().await;
+    let instructed = (0..9).map(|n| Instructed {
+        question: format!("{}", 6 + n % 8),
+        instruction: "5".to_owned(),
+    });
+    let parts = NnParts {
+        everyday: Arc::new((0..12).map(|n| format!("{} 5", 6 + n % 8)).collect()),
+        reference: Arc::new(Reference {
+            instructed: instructed.collect(),
+            ..Reference::default()
+        }),
+        ..parts(&fixture)
+    };
+    let turn = sampled(&fixture, &parts, 1);
+    let job = lesson_of(&turn, None, Some("14 15 16"));
+    let lost = |lr: f32| {
+        let mut config = config();
+        config.learner.hint_form = DistillForm::Context;
+        config.learner.lr = lr;
+        let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+        let losses = trainer.train(&job, &mut || false).unwrap();
+        let losses = losses.measured.instruction_losses;
+        // Every third prompt is the gate's.
+        assert_eq!(losses.len(), 3);
+        losses.iter().sum::<f32>()
+    };
+    let (careful, wild) = (lost(1e-4), lost(5.0));
+    assert!(careful.abs() < 0.1 && wild > 1.0, "{careful} {wild}");
+}

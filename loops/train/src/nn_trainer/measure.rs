@@ -64,6 +64,7 @@ pub(super) fn measure(
         // Measured by the learner.
         generic_loss: 0.0,
         fact_gains: Vec::new(),
+        instruction_losses: Vec::new(),
         wish: None,
         unlearnable: false,
         at_a_loss: None,

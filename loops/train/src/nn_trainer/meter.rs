@@ -22,10 +22,12 @@ const METER_TOKENS: usize = 64;
 pub(super) struct Kept {
     pub(super) generic_loss: f32,
     pub(super) fact_gains: Vec<f32>,
+    pub(super) instruction_losses: Vec<f32>,
 }
 
 impl NnTrainer {
-    /// What the current weights lost of the base model's own answers and of plain facts.
+    /// What the current weights lost of the base model's own answers, to generic prompts and to those that say how
+    /// they are to be answered, and of plain facts.
     pub(super) fn kept(
         &self,
         learner: &mut Learner,
@@ -43,6 +45,7 @@ impl NnTrainer {
         Ok(Kept {
             generic_loss: lost / gate.len().max(1) as f32,
             fact_gains: self.fact_gains(learner, wishes, &mut control)?,
+            instruction_losses: self.instruction_losses(learner, pause)?,
         })
     }
 
@@ -52,7 +55,8 @@ impl NnTrainer {
         learner: &mut Learner,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<(), TrainError> {
-        let gate = self.gate_answers(KEPT_PROMPTS, pause)?;
+        let mut gate = self.gate_answers(KEPT_PROMPTS, pause)?;
+        gate.extend(self.gate_instructed(pause)?);
         let mut control = || match pause() {
             true => Control::Stop,
             false => Control::Continue,

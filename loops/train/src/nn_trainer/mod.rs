@@ -8,6 +8,7 @@ mod context;
 mod distilled;
 mod guided;
 mod hints;
+mod instructed;
 mod learners;
 mod lessons;
 mod measure;
@@ -45,7 +46,7 @@ use crate::trainer::{Candidate, Parity, Trainer};
 pub use hints::{hint_words, hinted_prompt};
 pub use parts::NnParts;
 pub(crate) use parts::{adapter_digest, mean, stopped, train_row};
-pub use texts::{Fact, Reference, generic_prompts};
+pub use texts::{Fact, Instructed, Reference, generic_prompts};
 pub use trainer::NnTrainer;
 
 pub(crate) use crate::trainer::{TrainError, TrainJob};
@@ -72,6 +73,7 @@ impl NnTrainer {
         Ok(Measured {
             generic_loss: kept.generic_loss,
             fact_gains: kept.fact_gains,
+            instruction_losses: kept.instruction_losses,
             wish,
             unlearnable: !distilled.wishes.is_empty() && distilled.kept == 0,
             at_a_loss: distilled.at_a_loss,

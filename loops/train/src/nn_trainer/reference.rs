@@ -17,7 +17,7 @@ const ANCHOR_STEP: usize = 5;
 /// Every third generic prompt is kept for the gate; the others teach.
 const GATE_EVERY: usize = 3;
 
-/// The base model's answer to a generic prompt.
+/// The base model's answer to a prompt that the trainer brings along.
 #[derive(Clone, Debug)]
 pub(super) struct GenericAnswer {
     pub(super) asked: String,
@@ -37,11 +37,32 @@ pub(super) fn is_for_gate(number: usize) -> bool {
     number % GATE_EVERY == 1
 }
 
+/// The numbers of `most` of `count` prompts that are not the gate's, others with each `start`.
+pub(super) fn anchors_of(count: usize, start: u128, most: usize) -> Vec<usize> {
+    let numbers: Vec<usize> = (0..count).filter(|number| !is_for_gate(*number)).collect();
+    let start = (start % numbers.len().max(1) as u128) as usize;
+    let these = numbers.iter().cycle().skip(start).step_by(ANCHOR_STEP);
+    these.take(most.min(numbers.len())).copied().collect()
+}
+
 impl NnTrainer {
     /// The base model's answers to those of the generic prompts that `which` takes by their number.
     fn generic_answers(
         &self,
         which: &dyn Fn(usize) -> bool,
+        most: usize,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<GenericAnswer>, TrainError> {
+        let everyday = self.parts.everyday.iter().cloned().enumerate();
+        let asked = everyday.filter(|(number, _)| which(*number));
+        self.base_answers(asked, most, pause)
+    }
+
+    /// What the base model answers to at most `most` of these prompts that have room for an answer. Each is drawn
+    /// with its number as the seed.
+    pub(super) fn base_answers(
+        &self,
+        asked: impl Iterator<Item = (usize, String)>,
         most: usize,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<GenericAnswer>, TrainError> {
@@ -51,21 +72,19 @@ impl NnTrainer {
             tokens_max: ANSWER_TOKENS,
             temperature: self.learner.hint_temperature,
         };
-        let everyday = self.parts.everyday.iter().enumerate();
-        let asked = everyday.filter(|(number, _)| which(*number));
         let asked = asked.filter_map(|(number, text)| {
-            let prompt = opening(&*self.parts.wording, text)?;
+            let prompt = opening(&*self.parts.wording, &text)?;
             how.fits(&prompt).then_some((number as u64, text, prompt))
         });
-        let asked: Vec<(u64, &String, Vec<Token>)> = asked.take(most).collect();
+        let asked: Vec<(u64, String, Vec<Token>)> = asked.take(most).collect();
         let prompts: Vec<(&Vec<Token>, u64)> =
             asked.iter().map(|(seed, _, p)| (p, *seed)).collect();
         let said = seeded_answers(how, &prompts, None, pause)?;
-        let answer = |((_, asked, prompt), answer): ((u64, &String, Vec<Token>), Answer)| {
+        let answer = |((_, asked, prompt), answer): ((u64, String, Vec<Token>), Answer)| {
             let mut said = answer.tokens;
             said.extend(answer.end);
-            (!said.is_empty()).then(|| GenericAnswer {
-                asked: asked.clone(),
+            (!said.is_empty()).then_some(GenericAnswer {
+                asked,
                 prompt,
                 said,
             })
@@ -89,12 +108,8 @@ impl NnTrainer {
         start: u128,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<GenericAnswer>, TrainError> {
-        let all = 0..self.parts.everyday.len();
-        let numbers: Vec<usize> = all.filter(|number| !is_for_gate(*number)).collect();
-        let start = (start % numbers.len().max(1) as u128) as usize;
-        let count = self.learner.context.anchors.min(numbers.len());
-        let these = numbers.iter().cycle().skip(start).step_by(ANCHOR_STEP);
-        let these: Vec<usize> = these.take(count).copied().collect();
+        let count = self.learner.context.anchors;
+        let these = anchors_of(self.parts.everyday.len(), start, count);
         self.generic_answers(&|number| these.contains(&number), count, pause)
     }
 

@@ -136,6 +136,7 @@ pub(super) fn people(bench: &Bench, size: &Size) -> Result<Report, String> {
                     &outcome::Against {
                         base: &base,
                         tried,
+                        all_instructions: &materials.instructions,
                         told_logprob,
                     },
                     |answers| tried.logprob_mean(&materials, &meter, answers),
@@ -144,6 +145,9 @@ pub(super) fn people(bench: &Bench, size: &Size) -> Result<Report, String> {
             match outcome {
                 Ok(outcome) => {
                     println!("  {}", outcome.sentence());
+                    for prompt in outcome.instructions_lost() {
+                        println!("    no longer followed: {prompt}");
+                    }
                     outcomes.push(outcome);
                 }
                 // Hours may lie behind and before this run.

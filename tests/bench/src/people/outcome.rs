@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::arms::Arm;
 use super::base::{Base, Tried};
 use super::checks::word_count;
-use super::knowledge::{Paired, share};
+use super::knowledge::{Instruction, Paired, share};
 use super::run::{Run, reasons};
 use crate::demo::numbers::Percentiles;
 use crate::report::milli;
@@ -17,6 +17,7 @@ const QUOTED: usize = 4;
 pub(super) struct Against<'a> {
     pub(super) base: &'a Base,
     pub(super) tried: &'a Tried,
+    pub(super) all_instructions: &'a [Instruction],
     /// Mean log-prob per token of the told model's own answers under the told model.
     pub(super) told_logprob: Option<f64>,
 }
@@ -46,6 +47,8 @@ pub(super) struct Learned {
     pub(super) logprob: Option<f64>,
     pub(super) facts: Paired,
     pub(super) instructions: Paired,
+    /// Those that the base model follows and what was learned does not.
+    pub(super) instructions_lost: Vec<String>,
 }
 
 /// Quartiles of the answers' lengths in words.
@@ -111,6 +114,7 @@ impl Outcome {
                         base: base.instructions.clone(),
                         learned: after.instructions.clone(),
                     },
+                    instructions_lost: lost(against.all_instructions, base, &after.instructions),
                 })
             }
         };
@@ -139,6 +143,12 @@ impl Outcome {
     pub(super) fn newer_s(&self) -> Option<f64> {
         let seconds = &self.run.sessions.newer_s;
         (!seconds.is_empty()).then(|| Percentiles::of(seconds.clone()).p50)
+    }
+
+    /// Instructions that the base model follows and what was learned does not.
+    pub(super) fn instructions_lost(&self) -> &[String] {
+        let learned = self.learned.as_ref();
+        learned.map_or(&[], |learned| &learned.instructions_lost)
     }
 
     /// A progress line.
@@ -214,10 +224,18 @@ impl Outcome {
                 "logprob_gap": self.logprob_gap().map(milli),
                 "facts": learned.facts.json(),
                 "instructions": learned.instructions.json(),
+                "instructions_lost": learned.instructions_lost,
             });
         }
         object
     }
+}
+
+/// The instructions that the base model follows and what was learned does not.
+fn lost(all: &[Instruction], base: &Base, learned: &[bool]) -> Vec<String> {
+    let pairs = all.iter().zip(base.instructions.iter().zip(learned));
+    let lost = pairs.filter(|(_, (before, after))| **before && !**after);
+    lost.map(|(one, _)| one.prompt.clone()).collect()
 }
 
 #[cfg(test)]
