@@ -170,6 +170,9 @@ enum Name {
     Pace,
     /// What the judge's side can be trusted with: accuracy, binding, commands, certificates, secrets.
     Judge,
+    /// Certificates that the model of `[judge.model]` writes about generated programs, and what the check makes of
+    /// them (long; not part of `all`).
+    Certificates,
     /// The demo with fewer users and less time.
     DemoShort,
     /// With --model: whether a real model learns from simulated people who only talk, with controls.
@@ -241,6 +244,7 @@ impl Name {
             Self::Async => stale::stale(bench, &bench.size),
             Self::Pace => pace::pace(bench, &bench.size),
             Self::Judge => judge::judge(bench),
+            Self::Certificates => judge::certificates_of_model(bench),
             Self::DemoShort => demo_short::demo(bench),
             Self::Learn => match &bench.people {
                 Some(size) => people::people(bench, size),

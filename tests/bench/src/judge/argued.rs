@@ -1,5 +1,6 @@
 //! Certificates that a real model writes about the programs of the corpus.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hone_judge::CompleteOptions;
@@ -23,6 +24,14 @@ struct Counts {
     accepted: usize,
     /// Of the accepted ones, those whose conclusion is what the tests really do.
     right: usize,
+    /// Why the others were not accepted, and how often.
+    refused: BTreeMap<String, usize>,
+}
+
+impl Counts {
+    fn refuse(&mut self, why: String) {
+        *self.refused.entry(why).or_default() += 1;
+    }
 }
 
 /// Asks the configured judge model, if there is one, for a certificate of each program.
@@ -46,18 +55,29 @@ pub(super) async fn measure(bench: &Bench, report: &mut Report) -> Result<(), St
             seed: 0,
             deadline: Duration::from_millis(model.certificate_deadline_ms),
         };
-        let Ok(said) = completer.complete(&messages, options).await else {
-            counts.failed += 1;
-            continue;
+        let said = match completer.complete(&messages, options).await {
+            Ok(said) => said,
+            Err(why) => {
+                counts.failed += 1;
+                counts.refuse(why.to_string());
+                continue;
+            }
         };
-        let Ok(certificate) = parse(&said.words) else {
-            continue;
+        let certificate = match parse(&said.words) {
+            Ok(certificate) => certificate,
+            Err(why) => {
+                counts.refuse(why);
+                continue;
+            }
         };
         counts.written += 1;
-        if check(&certificate, &sample.changed, &sample.tests).is_ok() {
-            counts.accepted += 1;
-            let is_right = certificate.conclusion == sample.certificate.conclusion;
-            counts.right += usize::from(is_right);
+        match check(&certificate, &sample.changed, &sample.tests) {
+            Ok(_) => {
+                counts.accepted += 1;
+                let is_right = certificate.conclusion == sample.certificate.conclusion;
+                counts.right += usize::from(is_right);
+            }
+            Err(why) => counts.refuse(why),
         }
     }
     tell(&counts, report);
@@ -95,4 +115,8 @@ fn tell(counts: &Counts, report: &mut Report) {
             json!(count),
         );
     }
+    for (why, count) in &counts.refused {
+        report.note(format!("not accepted, {count} of {of}: {why}"));
+    }
+    report.set("argued_not_accepted", json!(counts.refused));
 }

@@ -56,6 +56,26 @@ pub(super) fn judge(bench: &Bench) -> Result<Report, String> {
     Ok(report)
 }
 
+/// `hone-bench certificates`.
+pub(super) fn certificates_of_model(bench: &Bench) -> Result<Report, String> {
+    if bench.config.judge.model.is_none() {
+        return Err(
+            "no judge model is configured; set HONE__JUDGE__MODEL__URL and HONE__JUDGE__MODEL__NAME, or a \
+             table [judge.model] in --config"
+                .to_owned(),
+        );
+    }
+    let mut report = Report::new(
+        "certificates: what a model argues about changes of code, and what the check makes of it",
+        &["measure", "value", "of"],
+    );
+    bench
+        .runtime
+        .block_on(argued::measure(bench, &mut report))?;
+    certificates(&mut report);
+    Ok(report)
+}
+
 /// The loop's verdicts on these next states, in their order.
 async fn verdicts(
     bench: &Bench,
