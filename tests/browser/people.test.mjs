@@ -199,6 +199,13 @@ test('a team shares limits, its lead keeps an agent with a key, and others see n
   const key = await agent.getByTestId('key-secret').innerText()
   const me = await (await fetch(`${hone.url}/v1/me`, { headers: { 'x-api-key': key.trim() } })).json()
   assert.deepEqual([me.name, me.role, me.consent], ['helper', 'user', 'full'])
+  // What its calls do with memories is chosen beside it.
+  const memories = async () => (await (await fetch(`${hone.url}/v1/memories`, { headers: { 'x-api-key': key.trim() } })).json()).mode
+  assert.equal(await memories(), 'off')
+  await agent.getByLabel('Memories in calls of server').selectOption('read')
+  await until(async () => (await memories()) === 'read')
+  await agent.getByLabel('Memories in calls of server').selectOption('default')
+  await until(async () => (await memories()) === 'off')
 
   // A member reads that it is there; nobody else does.
   const agents = async (page) => JSON.parse((await ask(page, 'GET', '/v1/agents')).text).data.map((row) => [row.name, row.manages])

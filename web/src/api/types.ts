@@ -243,6 +243,8 @@ export interface Key {
   limits?: Limits
   /** Whether its calls are collected although they say store: false. */
   despite_store_false: boolean
+  /** What its calls do with memories where they do not say. */
+  memory: 'off' | 'read' | 'full' | null
 }
 
 export interface NewKey {
