@@ -1,5 +1,5 @@
 """Real clients against the real server on loopback: openai-python, openai-node, the Anthropic SDK,
-LangChain, LiteLLM and curl.
+LangChain, LiteLLM, the MCP SDK and curl.
 
 Starts the binary named by HONE with the built-in model on a free port, runs one scripted
 conversation per client, and ends the server by its process id.
@@ -17,6 +17,7 @@ import openai
 
 import dialects
 import fields
+import mcp_tools
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
@@ -126,6 +127,7 @@ def main():
             dialects.anthropic_messages(base, model, check)
             dialects.langchain(base, model, check)
             dialects.litellm_client(base, model, check)
+            mcp_tools.mcp_client(base, check)
         finally:
             server.send_signal(signal.SIGTERM)
             try:

@@ -13,6 +13,7 @@ mod ctx;
 mod effects;
 mod event;
 mod extract;
+mod search;
 mod shared;
 mod state;
 
@@ -24,6 +25,7 @@ pub use config::Config;
 pub use ctx::Ctx;
 pub use effects::MemoryEffects;
 pub use event::{Effect, Report};
+pub use search::best_matches;
 pub use shared::{Remembered, SharedMemories, newest_within};
 pub use state::State;
 

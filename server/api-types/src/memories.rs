@@ -20,6 +20,8 @@ pub struct MemoryPage {
     pub limit: Option<usize>,
     /// Only entries older than this one, which is the last answer's `next`.
     pub before: Option<String>,
+    /// Only current ones that share a word with this text, the best match (BM25) first; without `before`.
+    pub q: Option<String>,
 }
 
 /// A memory.

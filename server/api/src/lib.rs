@@ -12,6 +12,7 @@ pub mod envelope;
 pub mod error;
 pub mod guard;
 pub mod lists;
+mod mcp;
 pub mod metrics;
 pub mod openapi;
 pub mod page;

@@ -42,6 +42,15 @@ pub async fn feedback(
     request: Request,
 ) -> Reply<FeedbackReply> {
     let body: FeedbackRequest = strict(&http, request).await?;
+    Ok(Json(give(&http, context, body).await?))
+}
+
+/// Hands what a person says of a turn to the recorder.
+pub(crate) async fn give(
+    http: &Http,
+    context: RequestContext,
+    body: FeedbackRequest,
+) -> Result<FeedbackReply, ApiError> {
     let wish = body.resolve(&http.rules.config().metrics)?;
     let Some(collect) = &http.collect else {
         return Err(unavailable(
@@ -84,8 +93,8 @@ pub async fn feedback(
         }
     };
     let (outcome, explanation) = match outcome {
-        FeedbackOutcome::Stored => ("stored", unheard(&http, turn).await),
-        FeedbackOutcome::Replaced => ("replaced", unheard(&http, turn).await),
+        FeedbackOutcome::Stored => ("stored", unheard(http, turn).await),
+        FeedbackOutcome::Replaced => ("replaced", unheard(http, turn).await),
         FeedbackOutcome::AlreadyLearned => {
             let lessons = http.rules.lessons();
             ("already_learned", Some(lessons.too_late(is_corrected)))
@@ -93,13 +102,13 @@ pub async fn feedback(
         // Nobody learns whether somebody else has a turn of that id.
         FeedbackOutcome::TurnUnknown | FeedbackOutcome::NotYours => ("turn_unknown", Some(UNKNOWN)),
     };
-    Ok(Json(FeedbackReply {
+    Ok(FeedbackReply {
         object: "feedback",
         id: format!("fb_{id}"),
         turn_id: turn.prefixed(),
         outcome,
         explanation,
-    }))
+    })
 }
 
 /// Why nothing will learn from feedback on this turn, where its user can change that.

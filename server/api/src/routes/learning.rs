@@ -33,7 +33,7 @@ fn own_scope(http: &Http, context: &RequestContext, user: Option<&str>) -> Resul
 
 /// The same for what is done to all of it: where several people share one policy, naming one of them
 /// must not do it to all.
-pub(super) fn whole_scope(
+pub(crate) fn whole_scope(
     http: &Http,
     context: &RequestContext,
     user: Option<&str>,

@@ -7,8 +7,10 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{
-    Learning, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Scope, TurnKind,
+    Learning, MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal,
+    Scope, TurnKind,
 };
+use hone_inference::best_matches;
 use hone_ledger::{Added, LedgerError, NewMemory};
 use serde_json::json;
 
@@ -19,6 +21,7 @@ use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
+use hone_api_types::List;
 use hone_api_types::learning::UserQuery;
 use hone_api_types::memories::{
     MemoriesForgotten, MemoriesReply, MemoryPage, MemoryPatch, MemoryReply, MemoryRequest, words,
@@ -56,14 +59,40 @@ pub async fn list_memories(
 ) -> Reply<MemoriesReply> {
     let query = lists::query(query)?;
     let scope = whole_scope(&http, &context, query.user.as_deref())?;
-    let page = lists::window(query.limit, query.before.as_deref())?;
-    let rows = http.memories.memories(&scope, page).await?;
+    let window = lists::window(query.limit, query.before.as_deref())?;
+    let page = match &query.q {
+        None => {
+            let rows = http.memories.memories(&scope, window).await?;
+            lists::page(rows, window.limit, |row| (row.number, row.memory.into()))
+        }
+        Some(_) if query.before.is_some() => {
+            let why = "q gives the best ones, which have no further page";
+            return Err(ApiError::invalid("before", why));
+        }
+        Some(words) => List::whole(search(&http, &scope, words, window.limit).await?),
+    };
     let (mode, mode_max) = modes(&http, &context, &scope);
     Ok(Json(MemoriesReply {
-        page: lists::page(rows, page.limit, |row| (row.number, row.memory.into())),
+        page,
         mode,
         mode_max,
     }))
+}
+
+/// The memories of a scope that may be shown and share a word with `words`, the best first.
+pub(crate) async fn search(
+    http: &Http,
+    scope: &Scope,
+    words: &str,
+    most: usize,
+) -> Result<Vec<MemoryReply>, ApiError> {
+    let all = http
+        .memories
+        .newest_memories(Some(scope), MEMORIES_MAX)
+        .await?;
+    let current: Vec<Memory> = all.into_iter().filter(Memory::is_current).collect();
+    let found = best_matches(current, words, most);
+    Ok(found.into_iter().map(|(_, one)| one.into()).collect())
 }
 
 /// What a main turn of the caller does with memories where its request does not say, and the most that it may do.
@@ -95,7 +124,17 @@ pub async fn add_memory(
     request: Request,
 ) -> Made<MemoryReply> {
     let body: MemoryRequest = strict(&http, request).await?;
-    let scope = whole_scope(&http, &context, body.user.as_deref())?;
+    let (status, memory) = add(&http, &context, &body).await?;
+    Ok((status, Json(memory)))
+}
+
+/// Adds a memory of the caller; 200 where one says the same already.
+pub(crate) async fn add(
+    http: &Http,
+    context: &RequestContext,
+    body: &MemoryRequest,
+) -> Result<(StatusCode, MemoryReply), ApiError> {
+    let scope = whole_scope(http, context, body.user.as_deref())?;
     let new = NewMemory {
         id: MemoryId(http.ids.next()),
         kind: body.kind.unwrap_or(MemoryKind::Fact),
@@ -104,8 +143,8 @@ pub async fn add_memory(
         turn: None,
         origin: MemoryOrigin::Said,
     };
-    may_keep(&http, &context, &scope)?;
-    noted(&http, &context, "memory.add", &scope, Some(new.id)).await?;
+    may_keep(http, context, &scope)?;
+    noted(http, context, "memory.add", &scope, Some(new.id)).await?;
     let added = http.memories.add_memory(&scope, &new, http.clock.now_ms());
     let (status, memory) = match added.await? {
         Added::New(memory) => (StatusCode::CREATED, memory),
@@ -113,7 +152,7 @@ pub async fn add_memory(
         Added::Full => return Err(conflict(MemoryRefusal::Full.to_string())),
     };
     http.remembered.refresh(&scope).await;
-    Ok((status, Json(memory.into())))
+    Ok((status, memory.into()))
 }
 
 /// What may be learned from a scope of the caller, and whether several people share its policy.
@@ -190,12 +229,23 @@ pub async fn forget_memory(
     query: Result<Query<UserQuery>, QueryRejection>,
 ) -> Reply<MemoriesForgotten> {
     let query = lists::query(query)?;
-    let scope = whole_scope(&http, &context, query.user.as_deref())?;
-    let memory = id_of(&id)?;
-    noted(&http, &context, "memory.forget", &scope, Some(memory)).await?;
-    match forget(&http, &scope, Some(memory)).await? {
-        0 => Err(unknown(&id)),
-        forgotten => Ok(Json(MemoriesForgotten::new(forgotten))),
+    let forgotten = forget_one(&http, &context, &id, query.user.as_deref()).await?;
+    Ok(Json(forgotten))
+}
+
+/// Forgets a memory of the caller.
+pub(crate) async fn forget_one(
+    http: &Http,
+    context: &RequestContext,
+    id: &str,
+    user: Option<&str>,
+) -> Result<MemoriesForgotten, ApiError> {
+    let scope = whole_scope(http, context, user)?;
+    let memory = id_of(id)?;
+    noted(http, context, "memory.forget", &scope, Some(memory)).await?;
+    match forget(http, &scope, Some(memory)).await? {
+        0 => Err(unknown(id)),
+        forgotten => Ok(MemoriesForgotten::new(forgotten)),
     }
 }
 

@@ -16,6 +16,7 @@ pub mod generate;
 pub mod health;
 pub mod keys;
 pub mod learning;
+pub mod mcp;
 pub mod memories;
 pub mod models;
 pub mod privacy;
@@ -90,6 +91,7 @@ fn learning(routes: Routes) -> Routes {
             own,
             routes!(memories::change_memory, memories::forget_memory),
         )
+        .add(feedback, routes!(mcp::mcp))
         .add(own, routes!(learning::forget))
         .add(own, routes!(learning::get_forget))
         .add(own, routes!(learning::improvement))

@@ -16,6 +16,7 @@ mod guarding;
 mod imports;
 mod learning;
 mod limits;
+mod mcp;
 mod memories;
 mod openapi;
 mod page;

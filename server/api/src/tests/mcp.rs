@@ -1,0 +1,174 @@
+//! The Model Context Protocol at `/mcp`: both generations, rights, and bad input.
+
+use axum::body::Body;
+use serde_json::{Value, json};
+
+use super::learning::put;
+use crate::testing::{Recorder, Reply, Stage, read, request};
+
+/// Sends a message as a client of the older generation does.
+async fn send(stage: &Stage, key: &str, message: &Value) -> Reply {
+    let bearer = format!("Bearer {key}");
+    let headers = [
+        ("content-type", "application/json"),
+        ("accept", "application/json, text/event-stream"),
+        ("mcp-protocol-version", "2025-06-18"),
+        ("authorization", bearer.as_str()),
+    ];
+    let request = request("POST", "/mcp", &headers);
+    let request = request.body(Body::from(message.to_string())).unwrap();
+    read(stage.send(request).await).await
+}
+
+/// Calls a tool; gives its result.
+async fn call(stage: &Stage, key: &str, name: &str, arguments: Value) -> Value {
+    let message = json!({
+        "jsonrpc": "2.0",
+        "id": 7,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments},
+    });
+    let reply = send(stage, key, &message).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    reply.json()["result"].clone()
+}
+
+async fn key(stage: &Stage, name: &str) -> String {
+    let body = json!({"name": name}).to_string();
+    let made = stage.post("/v1/keys", &body).await;
+    made.json()["key"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_handshake_tells_the_tools_and_what_they_are_for() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let key = key(&stage, "notes").await;
+    let hello = json!({
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    });
+    let reply = send(&stage, &key, &hello).await.json();
+    assert_eq!(reply["result"]["serverInfo"]["name"], "hone", "{reply}");
+    assert_eq!(reply["result"]["protocolVersion"], "2025-06-18");
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    let reply = send(&stage, &key, &list).await.json();
+    let tools = reply["result"]["tools"].as_array().unwrap();
+    let names: Vec<_> = tools.iter().map(|t| t["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["memory_search", "memory_note", "memory_forget", "feedback"]
+    );
+    for tool in tools {
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+        assert_eq!(tool["inputSchema"]["additionalProperties"], false, "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn memories_are_noted_found_and_forgotten_and_are_nobody_elses() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let key = key(&stage, "notes").await;
+    let noted = call(
+        &stage,
+        &key,
+        "memory_note",
+        json!({"text": "My dog is called Rex."}),
+    )
+    .await;
+    let id = noted["structuredContent"]["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    call(
+        &stage,
+        &key,
+        "memory_note",
+        json!({"text": "I am vegetarian.", "kind": "fact"}),
+    )
+    .await;
+    let found = async |key: &str, query: &str| -> Vec<String> {
+        let found = call(&stage, key, "memory_search", json!({"query": query})).await;
+        let all = found["structuredContent"]["memories"].as_array().unwrap();
+        all.iter()
+            .map(|m| m["text"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(found(&key, "which dog").await, ["My dog is called Rex."]);
+    // The same by the route, and not of another user of the same key.
+    let list = stage.get("/v1/memories?q=dog").await.json();
+    assert_eq!(list["data"][0]["id"], id.as_str(), "{list}");
+    assert_eq!(list["data"].as_array().unwrap().len(), 1);
+    let other = json!({"query": "dog", "user": "somebody-else"});
+    let other = call(&stage, &key, "memory_search", other).await;
+    assert_eq!(other["structuredContent"]["memories"], json!([]), "{other}");
+    let forgotten = call(&stage, &key, "memory_forget", json!({"id": id})).await;
+    assert_eq!(forgotten["structuredContent"]["forgotten"], 1);
+    assert!(found(&key, "which dog").await.is_empty());
+    let again = call(&stage, &key, "memory_forget", json!({"id": id})).await;
+    assert_eq!(again["isError"], true, "{again}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_told_to_the_model_that_asked_for_it() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let key = key(&stage, "notes").await;
+    for (name, arguments, told) in [
+        (
+            "memory_note",
+            json!({"text": "Remember my card 4111 1111 1111 1111."}),
+            "card",
+        ),
+        ("memory_note", json!({"text": " "}), "words"),
+        ("memory_note", json!({"words": "x"}), "unknown field"),
+        ("memory_forget", json!({"id": "mem_nothing"}), "no memory"),
+        (
+            "feedback",
+            json!({"turn_id": "nothing", "score": 1}),
+            "turn_id",
+        ),
+    ] {
+        let result = call(&stage, &key, name, arguments).await;
+        assert_eq!(result["isError"], true, "{name}: {result}");
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains(told), "{name}: {text}");
+    }
+    put(&stage, &json!({"learning": "off"})).await;
+    let result = call(
+        &stage,
+        &key,
+        "memory_note",
+        json!({"text": "I am vegetarian."}),
+    )
+    .await;
+    let text = result["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("/v1/consent"), "{text}");
+}
+
+#[tokio::test]
+async fn strangers_and_garbage_are_refused() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let key = key(&stage, "notes").await;
+    let list = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"});
+    assert_eq!(send(&stage, "hk_wrong", &list).await.status, 401);
+    let unknown = json!({
+        "jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "shell", "arguments": {}},
+    });
+    let reply = send(&stage, &key, &unknown).await.json();
+    let told = reply["error"]["message"].as_str().unwrap();
+    assert!(told.contains("memory_search"), "{told}");
+    for garbage in [json!([]), json!({}), json!("x"), json!({"jsonrpc": "2.0"})] {
+        let reply = send(&stage, &key, &garbage).await;
+        assert!(
+            (400..500).contains(&reply.status),
+            "{garbage}: {}",
+            reply.text
+        );
+    }
+    assert_eq!(stage.get("/mcp").await.status, 405);
+}
