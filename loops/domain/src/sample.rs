@@ -1,9 +1,11 @@
 //! Samples: one training row, token-aligned by construction.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{PolicyVersion, SamplingMask, Token, TransitionId};
 
 /// The part of a sample that one transition contributes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplePart {
     /// Which transition; trained at most once per chain.
     pub transition: TransitionId,
@@ -26,10 +28,26 @@ pub struct SamplePart {
 }
 
 /// A training row: the tokens of a trajectory and the spans of it that carry loss.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct Sample {
     tokens: Vec<Token>,
     parts: Vec<SamplePart>,
+}
+
+/// A sample as it is read, before [`Sample::new`] has checked it.
+#[derive(Deserialize)]
+struct Unchecked {
+    tokens: Vec<Token>,
+    parts: Vec<SamplePart>,
+}
+
+impl TryFrom<Unchecked> for Sample {
+    type Error = SampleError;
+
+    fn try_from(read: Unchecked) -> Result<Self, SampleError> {
+        Self::new(read.tokens, read.parts)
+    }
 }
 
 /// Why parts and tokens do not form a sample.
@@ -205,5 +223,16 @@ mod tests {
             Sample::new(row(), vec![nan]),
             Err(SampleError::NotFinite { part: 0 })
         );
+    }
+
+    #[test]
+    fn a_sample_that_is_read_is_checked_again() {
+        let sample = Sample::new(vec![7; 10], vec![part(2, 3), part(5, 5)]).expect("aligned");
+        let mut written = serde_json::to_value(&sample).expect("plain values");
+        let read = |value: &serde_json::Value| serde_json::from_value::<Sample>(value.clone());
+        assert_eq!(read(&written).expect("as it was written"), sample);
+        written["parts"][1]["start"] = 4.into();
+        let refused = read(&written).expect_err("parts overlap").to_string();
+        assert!(refused.contains("part 1 covers tokens 4..9"), "{refused}");
     }
 }

@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::event::{Claimed, ClaimedBatch, Memory};
 use crate::filter::{Accepts, Filtered, filter};
 use crate::gate::is_held_out;
+use crate::judged::Judged;
 use crate::retold::FirstTry;
-use crate::trainer::Judged;
 
 /// Complaints in a row that are followed back to the first try.
 const TRIES_MAX: usize = 4;

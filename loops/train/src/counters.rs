@@ -2,9 +2,10 @@
 
 use hone_domain::{Millis, Reason};
 
+use crate::candidate::Candidate;
 use crate::job::{Doing, Job};
 use crate::share::ShareTotals;
-use crate::trainer::{Candidate, Parity};
+use crate::trainer::Parity;
 
 /// Counts since the loop began, and the newest readings.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,6 +7,7 @@ use hone_ledger::{Ledger, Versions};
 use hone_runtime::{Clock, Ids, Latest, StatusRegistry};
 
 use crate::config::Config;
+use crate::evaluator::Evaluator;
 use crate::priority::Priority;
 use crate::progress::UnderWay;
 use crate::serving::Serving;
@@ -26,6 +27,8 @@ pub struct Ctx {
     pub blobs: Arc<dyn Blobs>,
     /// What takes steps.
     pub trainer: Arc<dyn Trainer>,
+    /// What measures their candidates.
+    pub evaluator: Arc<dyn Evaluator>,
     /// The newest version of every scope, for serve.
     pub policies: Latest<Policies>,
     /// How much is served.

@@ -7,8 +7,10 @@ use hone_domain::{Blobs, OnTrial, Policies, Scope};
 use hone_ledger::{Ledger, LedgerError, Publish, Ready, Refusal};
 use hone_runtime::{Effects, Latest, Shutdown, StatusRegistry, Switch};
 
+use crate::candidate::{Candidate, candidate};
 use crate::claim::Claimer;
 use crate::ctx::{Ctx, NAME};
+use crate::evaluator::Evaluator;
 use crate::event::{Effect, PublishOutcome, Report};
 use crate::priority::Priority;
 use crate::progress::UnderWay;
@@ -18,7 +20,7 @@ use crate::save::save;
 use crate::serving::Serving;
 use crate::share::{Pacer, Reading, ShareLimits, ShareTotals};
 use crate::state::Train;
-use crate::trainer::{Candidate, TrainError, TrainJob, Trainer};
+use crate::trainer::{TrainError, TrainJob, Trainer};
 use crate::watcher::Watcher;
 use crate::worker::{Abandoned, WorkTime, Worker};
 use hone_domain::adapter_key;
@@ -39,6 +41,7 @@ pub struct TrainEffects {
     pub(crate) ledger: Arc<dyn Ledger>,
     pub(crate) blobs: Arc<dyn Blobs>,
     pub(crate) trainer: Arc<dyn Trainer>,
+    pub(crate) evaluator: Arc<dyn Evaluator>,
     pub(crate) policies: Latest<Policies>,
     pub(crate) under_way: Latest<Option<UnderWay>>,
     pub(crate) worker: Worker,
@@ -144,6 +147,7 @@ impl TrainEffects {
             ledger: ctx.ledger,
             blobs: ctx.blobs,
             trainer: ctx.trainer,
+            evaluator: ctx.evaluator,
             under_way: ctx.under_way,
             policies: ctx.policies,
             worker: Worker::start("hone-train", &ctx.priority)?,
@@ -218,11 +222,11 @@ impl TrainEffects {
         (outcome, share)
     }
 
-    /// Lets the trainer compute ahead what every job needs. Jobs wait for its end.
+    /// Lets the evaluator compute ahead what every job needs. Jobs wait for its end.
     pub(crate) async fn prepare(&self) {
         let effects = self.clone();
         let work = move |abandoned: Abandoned| {
-            let mut prepare = |pause: &mut dyn FnMut() -> bool| effects.trainer.prepare(pause);
+            let mut prepare = |pause: &mut dyn FnMut() -> bool| effects.evaluator.prepare(pause);
             effects.paced(&abandoned, &mut prepare).0
         };
         let why = match self.worker.run(work).await {
@@ -239,7 +243,10 @@ impl TrainEffects {
         job: &TrainJob,
         abandoned: &Abandoned,
     ) -> (Result<Candidate, TrainError>, ShareTotals) {
-        self.paced(abandoned, &mut |pause| self.trainer.train(job, pause))
+        let (trainer, evaluator) = (&*self.trainer, &*self.evaluator);
+        self.paced(abandoned, &mut |pause| {
+            candidate(trainer, evaluator, job, pause)
+        })
     }
 
     /// Runs `work` on the training thread, which gives way to serving between its slices.

@@ -6,10 +6,12 @@ use hone_domain::{BatchId, BlobKey, Millis, Policy, Scope, Token};
 use hone_ledger::{Claim, Publish, Ready, Refusal, Replayed, SampleMaterial};
 use serde::{Deserialize, Serialize};
 
+use crate::candidate::Candidate;
 use crate::credit::RecentMean;
+use crate::judged::Judged;
 use crate::retold::FirstTry;
 use crate::share::ShareTotals;
-use crate::trainer::{Candidate, Judged, TrainError, TrainJob};
+use crate::trainer::{TrainError, TrainJob};
 use crate::watch::{WatchDecision, WatchLook};
 
 /// What the loop wants done.

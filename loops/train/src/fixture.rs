@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::testing::turn;
-use crate::{Config, Ctx, Error, NAME, Priority, Served, Trainer, run};
+use crate::{Config, Ctx, Error, Evaluator, NAME, Priority, Served, Trainer, run};
 
 pub(crate) struct Fixture {
     _folder: tempfile::TempDir,
@@ -129,11 +129,12 @@ impl Fixture {
         }
     }
 
-    pub(crate) fn ctx(&self, trainer: Arc<dyn Trainer>) -> Ctx {
+    pub(crate) fn ctx<T: Trainer + Evaluator + 'static>(&self, trainer: Arc<T>) -> Ctx {
         Ctx {
             ledger: self.ledger.clone(),
             versions: self.ledger.clone(),
             blobs: self.blobs.clone(),
+            evaluator: trainer.clone(),
             trainer,
             policies: self.policies.clone(),
             under_way: Latest::new(None),

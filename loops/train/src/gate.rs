@@ -1,7 +1,7 @@
 //! The gate: measured numbers of a candidate in, pass, reasons, or a wish for more data out. Pure.
 
 use hone_domain::TurnId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::GateConfig;
@@ -9,7 +9,7 @@ use crate::probe::ProbeSummary;
 pub(crate) use crate::wish_meter::{AtALoss, WishMeter};
 
 /// What was measured of a candidate, beside what it continues and what everything began from.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Every number of the step and of the candidate's weights is finite.
     pub finite: bool,
@@ -32,11 +32,9 @@ pub struct Measured {
     /// candidate, in nats.
     pub generic_loss: f32,
     /// Per plain fact, what its answer's log-prob gains under the candidate against the base model.
-    #[serde(skip)]
     pub fact_gains: Vec<f32>,
     /// Per prompt that says how it is to be answered, the mean log-prob per token that the base model's own answer
     /// loses under the candidate, in nats.
-    #[serde(skip)]
     pub instruction_losses: Vec<f32>,
     /// How much the answers do what was asked for; none where nothing was.
     pub wish: Option<WishMeter>,
@@ -49,7 +47,6 @@ pub struct Measured {
     pub told_tokens: f32,
     /// Per held-out turn: its score times the mean log-prob per token, in nats, that its completion
     /// gains under the candidate against the served version.
-    #[serde(skip)]
     pub differences: Vec<f32>,
 }
 

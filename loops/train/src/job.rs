@@ -9,11 +9,11 @@ use hone_domain::{
 use hone_ledger::{Claim, SampleMaterial};
 use serde_json::{Value, json};
 
+use crate::candidate::Candidate;
 use crate::credit::RecentMean;
 use crate::event::Memory;
-use crate::gate;
+use crate::gate::{self, Measured};
 use crate::pack::PackedRow;
-use crate::trainer::Candidate;
 
 /// The advantage that its verdict gave each turn, by the turn's id: what the console shows of a
 /// trained turn. Bounded by the batch.
@@ -30,6 +30,15 @@ fn advantages(materials: &[SampleMaterial], rows: &[PackedRow]) -> Value {
         Some((turn.to_string(), json!((advantage * 1e3).round() / 1e3)))
     });
     Value::Object(noted.collect())
+}
+
+/// Means and shares. The lists are left out: a report has one number or interval for each.
+fn shown(measured: &Measured) -> Value {
+    let mut shown = json!(measured);
+    if let Some(numbers) = shown.as_object_mut() {
+        numbers.retain(|_, value| !value.is_array());
+    }
+    shown
 }
 
 /// What a job is doing.
@@ -121,7 +130,7 @@ impl Job {
         self.report["step"] = json!(candidate.numbers);
         self.report["parity"] = json!(candidate.parity);
         self.report["wishes"] = json!(candidate.wishes);
-        self.gate["measured"] = json!(candidate.measured);
+        self.gate["measured"] = shown(&candidate.measured);
         self.gate["held_out"] = json!(gate::interval(&candidate.measured.differences));
         self.gate["facts"] = json!(gate::interval(&candidate.measured.fact_gains));
         self.gate["instructed"] = json!(gate::interval(&candidate.measured.instruction_losses));

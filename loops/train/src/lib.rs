@@ -12,8 +12,9 @@
 //!   counted; computing happens on threads of the lowest priority, so that serving never waits for it.
 //! - **Never:** judges text (words become tokens; answers are only searched for repetitions of them), asks the judge, waits for serve, or opens a path of another loop.
 //!
-//! A step is claim → filter → credit → pack → train → gate → save → publish, one file each.
+//! A step is claim → filter → credit → pack → train → evaluate → gate → save → publish, one file each.
 
+mod candidate;
 mod claim;
 mod config;
 mod context_config;
@@ -21,12 +22,15 @@ mod counters;
 mod credit;
 mod ctx;
 mod effects;
+mod evaluation_job;
+mod evaluator;
 mod event;
 mod filter;
 mod gate;
 mod guards;
 mod import;
 mod job;
+mod judged;
 mod learner_config;
 mod nn_trainer;
 mod objective;
@@ -45,6 +49,7 @@ mod state;
 mod trainer;
 mod watch;
 mod watcher;
+mod wish_answers;
 mod wish_meter;
 mod worker;
 
@@ -64,6 +69,7 @@ use std::time::Duration;
 
 use hone_runtime::{DriveConfig, Ended, Inbox, Notification, Shutdown, drive};
 
+pub use candidate::Candidate;
 pub use config::{
     AdapterPrecision, CanaryConfig, Config, ContextConfig, GateConfig, LearnerConfig, PruneConfig,
     WatchConfig,
@@ -74,10 +80,13 @@ pub use credit::{
 };
 pub use ctx::{Ctx, NAME};
 pub use effects::TrainEffects;
+pub use evaluation_job::EvaluationJob;
+pub use evaluator::Evaluator;
 pub use event::{Claimed, ClaimedBatch, Effect, Memory, PublishOutcome, Report};
 pub use filter::{Accepts, Filtered, filter};
 pub use gate::{Interval, Measured, Outcome, decide, interval, is_held_out, objections};
 pub use import::{Base, Importer};
+pub use judged::Judged;
 pub use nn_trainer::{
     Fact, Instructed, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
 };
@@ -93,11 +102,12 @@ pub use serving::{Served, Serving};
 pub use share::{Pacer, Reading, ShareLimits, ShareTotals};
 pub use state::Train;
 pub use trainer::{
-    Candidate, Judged, Lesson, Parity, TrainError, TrainJob, Trainer, WishTurns, Wording,
+    CandidateFiles, Lesson, Parity, TrainError, TrainJob, Trained, Trainer, WishTurns, Wording,
 };
 pub use watch::{
     Alarm, Chart, Held, WatchDecision, WatchLook, WatchMemory, is_broken, last_good, look as watch,
 };
+pub use wish_answers::{UnseenAnswer, WishAnswers};
 
 /// Why the loop ended badly.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hone_domain::{
     BatchId, Blobs, Digest, Fate, Feedback, FeedbackId, ForgetId, Policy, PolicyVersion, Reason,
-    Scope, Turn, TurnId,
+    Scope, TransitionId, Turn, TurnId,
 };
 use hone_ledger::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, Versions};
 use hone_runtime::{Clock, Notification, ShutdownTrigger};
@@ -19,7 +19,10 @@ use crate::faults::{Fault, FaultyBlobs, FaultyLedger, Plan};
 use crate::fixture::Fixture;
 use crate::prune::Pruner;
 use crate::testing::candidate;
-use crate::{Candidate, NAME, TrainError, TrainJob, Trainer};
+use crate::{
+    CandidateFiles, EvaluationJob, Evaluator, Measured, NAME, TrainError, TrainJob, Trained,
+    Trainer, WishAnswers,
+};
 use hone_domain::{ADAPTERS, LEARNERS};
 
 const FILE: &str = "adapter";
@@ -29,7 +32,7 @@ type Hook = dyn Fn(&TrainJob, &mut dyn FnMut() -> bool) -> Result<(), TrainError
 /// A trainer whose adapter is the hash of what it learned from.
 struct Hashes {
     hook: Box<Hook>,
-    change: fn(&mut Candidate),
+    change: fn(&mut Measured),
 }
 
 impl Hashes {
@@ -55,18 +58,26 @@ impl Trainer for Hashes {
         &self,
         job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Candidate, TrainError> {
+    ) -> Result<Trained, TrainError> {
         (self.hook)(job, pause)?;
-        let text = format!("{:?} {:?}", job.parent_digest(), job.transitions());
-        let digest = Digest(sha2::Sha256::digest(text.as_bytes()).into());
-        let mut candidate = Candidate {
-            digest,
-            files: vec![(FILE.into(), digest.0.to_vec())],
-            checkpoint: text.into_bytes(),
-            ..candidate(1)
-        };
-        (self.change)(&mut candidate);
-        Ok(candidate)
+        let usual = candidate(1);
+        Ok(Trained {
+            digest: Digest(
+                sha2::Sha256::digest(text_of(job.parent_digest(), &job.transitions()).as_bytes())
+                    .into(),
+            ),
+            numbers: usual.numbers,
+            parity: usual.parity,
+            wishes: usual.wishes,
+            answers: WishAnswers::default(),
+        })
+    }
+
+    fn files(&self, job: &EvaluationJob) -> Result<CandidateFiles, TrainError> {
+        Ok(CandidateFiles {
+            adapter: vec![(FILE.into(), job.candidate.0.to_vec())],
+            checkpoint: text_of(job.parent_digest(), &job.transitions()).into_bytes(),
+        })
     }
 
     fn fingerprint(&self) -> String {
@@ -75,6 +86,22 @@ impl Trainer for Hashes {
 
     fn base(&self) -> Digest {
         Digest([7; 32])
+    }
+}
+
+fn text_of(parent: Option<Digest>, transitions: &[TransitionId]) -> String {
+    format!("{parent:?} {transitions:?}")
+}
+
+impl Evaluator for Hashes {
+    fn evaluate(
+        &self,
+        _job: &EvaluationJob,
+        _pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Measured, TrainError> {
+        let mut measured = candidate(1).measured;
+        (self.change)(&mut measured);
+        Ok(measured)
     }
 }
 
@@ -368,7 +395,7 @@ async fn what_the_gate_refuses_leaves_no_trace_but_its_reasons() {
     let fixture = Fixture::new().await;
     let trainer = Hashes {
         hook: Box::new(|_, _| Ok(())),
-        change: |candidate| candidate.measured.candidate.empty_share = 1.0,
+        change: |measured| measured.candidate.empty_share = 1.0,
     };
     let running = Fixture::start(fixture.ctx(Arc::new(trainer)));
     let turns = fixture.four_turns().await;
@@ -857,7 +884,7 @@ async fn a_lowered_learning_rate_outlives_the_process() {
         let trainer = Hashes {
             hook: Box::new(hook),
             change: if refuses {
-                |candidate| candidate.measured.candidate.empty_share = 1.0
+                |measured| measured.candidate.empty_share = 1.0
             } else {
                 |_| {}
             },

@@ -2,6 +2,7 @@
 //! turn's prompt and completion, token by token, share one row and so one forward.
 
 use hone_domain::{Digest, Sample, SampleError, SamplePart, SessionId, Token, TransitionId, Turn};
+use serde::{Deserialize, Serialize};
 
 /// A turn with its credit.
 #[derive(Clone, Copy, Debug)]
@@ -15,12 +16,20 @@ pub struct CreditedTurn<'a> {
 }
 
 /// A training row with the adapter that sampled each of its parts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PackedRow {
     /// Tokens and loss spans.
     pub sample: Sample,
     /// Per part: content hash of the adapter that sampled it; none for the base model.
     pub sampled_by: Vec<Option<Digest>>,
+}
+
+/// Every transition that these rows learn from, sorted.
+pub(crate) fn transitions(rows: &[PackedRow]) -> Vec<TransitionId> {
+    let parts = rows.iter().flat_map(|row| row.sample.parts());
+    let mut ids: Vec<_> = parts.map(|part| part.transition).collect();
+    ids.sort_unstable();
+    ids
 }
 
 struct OpenRow {

@@ -2,7 +2,7 @@
 //! length.
 
 use hone_domain::Token;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One answered probe.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +14,7 @@ pub struct ProbeCompletion {
 }
 
 /// What a policy's probes look like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProbeSummary {
     /// How many were answered.
     pub probes: usize,

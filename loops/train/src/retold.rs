@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hone_domain::{Token, TransitionId, TurnId};
 use hone_ledger::SampleMaterial;
+use serde::{Deserialize, Serialize};
 
 use crate::credit::second_tries;
 
@@ -21,7 +22,7 @@ pub struct FirstTry {
 }
 
 /// A second try behind the prompt of the first.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Retold {
     /// Prompt and completion.
     pub tokens: Vec<Token>,

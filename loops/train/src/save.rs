@@ -3,7 +3,7 @@
 use hone_domain::{BlobError, BlobKey, Blobs, Digest, Scope, adapter_key, checkpoint_key};
 use sha2::{Digest as _, Sha256};
 
-use crate::trainer::Candidate;
+use crate::candidate::Candidate;
 
 /// Name of the learner's state in its folder.
 pub const CHECKPOINT_FILE: &str = "learner.safetensors";
@@ -20,14 +20,17 @@ pub(crate) fn save(
     scope: &Scope,
     candidate: &Candidate,
 ) -> Result<BlobKey, String> {
-    let digest = digest_of(&candidate.checkpoint).to_hex().into_bytes();
+    let digest = digest_of(&candidate.files.checkpoint).to_hex().into_bytes();
     let checkpoint = [
-        (CHECKPOINT_FILE.to_owned(), candidate.checkpoint.clone()),
+        (
+            CHECKPOINT_FILE.to_owned(),
+            candidate.files.checkpoint.clone(),
+        ),
         (CHECKPOINT_DIGEST_FILE.to_owned(), digest),
     ];
     put(blobs, &checkpoint_key(scope, candidate.digest), &checkpoint)?;
     let key = adapter_key(scope, candidate.digest);
-    put(blobs, &key, &candidate.files)?;
+    put(blobs, &key, &candidate.files.adapter)?;
     Ok(key)
 }
 

@@ -9,6 +9,7 @@ use hone_domain::{Millis, PolicyVersion, Reason, Scope};
 use hone_ledger::{Publish, Ready, Refusal, SampleMaterial};
 use hone_runtime::{Event, LoopState, Notification};
 
+use crate::candidate::Candidate;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::credit::{CreditRule, Method, Scored, credit};
@@ -20,7 +21,7 @@ use crate::pack::{CreditedTurn, pack};
 use crate::progress::Progress;
 use crate::retold::retold;
 use crate::scopes::Scopes;
-use crate::trainer::{Candidate, Lesson, TrainError, TrainJob, Words};
+use crate::trainer::{Lesson, TrainError, TrainJob, Words};
 use crate::watch::{self, WatchLook};
 
 /// The loop's state.

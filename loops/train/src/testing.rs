@@ -9,9 +9,10 @@ use hone_domain::{
 use hone_ledger::{Claim, Consumer, SampleMaterial};
 use uuid::Uuid;
 
+use crate::candidate::Candidate;
 use crate::gate::Measured;
 use crate::probe::ProbeSummary;
-use crate::trainer::{Candidate, Parity, WishTurns};
+use crate::trainer::{CandidateFiles, Parity, WishTurns};
 
 /// A turn of session 0, sampled by the base model, whose log-probs are all different.
 pub(crate) fn turn(number: u8, prompt: &[Token], completion: &[Token]) -> Turn {
@@ -98,8 +99,10 @@ pub(crate) fn candidate(number: u8) -> Candidate {
     };
     Candidate {
         digest: Digest([number; 32]),
-        files: vec![("adapter".into(), vec![number])],
-        checkpoint: vec![number, 1],
+        files: CandidateFiles {
+            adapter: vec![("adapter".into(), vec![number])],
+            checkpoint: vec![number, 1],
+        },
         measured: Measured {
             finite: true,
             changed: true,
@@ -118,7 +121,7 @@ pub(crate) fn candidate(number: u8) -> Candidate {
             told_tokens: 0.0,
             differences: Vec::new(),
         },
-        numbers: [("loss", 0.5)].into(),
+        numbers: [("loss".to_owned(), 0.5)].into(),
         parity: Parity {
             tokens: 4,
             ..Parity::default()

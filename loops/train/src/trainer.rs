@@ -1,18 +1,20 @@
-//! What takes a step: the trait, its job, its candidate.
+//! What takes a step: the trait, its job, its result.
 
 use std::collections::BTreeMap;
 
 use hone_domain::{BatchId, Digest, Message, Policy, Scope, Token, TransitionId, Turn, TurnId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::credit::Method;
-use crate::gate::Measured;
-use crate::pack::PackedRow;
+use crate::evaluation_job::EvaluationJob;
+use crate::judged::Judged;
+use crate::pack::{PackedRow, transitions};
 use crate::progress::Progress;
 use crate::retold::Retold;
+use crate::wish_answers::WishAnswers;
 
 /// What a person's words teach about a turn, besides its score.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lesson {
     /// The transition; one of the job's rows holds its completion, unless it is replayed.
     pub transition: TransitionId,
@@ -73,8 +75,8 @@ pub trait Wording: Send + Sync {
     fn decode(&self, tokens: &[Token]) -> String;
 }
 
-/// One step's worth of work.
-#[derive(Clone, Debug)]
+/// One step's worth of work. The version that it continues is named; its weights are in the blob store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrainJob {
     /// Whose policy.
     pub scope: Scope,
@@ -92,28 +94,33 @@ pub struct TrainJob {
     pub retold: Vec<Retold>,
     /// Factor on the learning rate.
     pub lr_scale: f32,
-    /// Prompts to answer before and after.
+    /// Prompts that the evaluator answers before and after.
     pub probes: Vec<Vec<Token>>,
     /// How many of them, the first, are the fixed ones.
     pub golden: usize,
     /// Judged turns that nothing is learned from.
     pub held_out: Vec<Judged>,
-    /// How far it is.
+    /// How far it is, for the process that does it.
+    #[serde(skip)]
     pub progress: Progress,
 }
 
-/// A judged turn to compare policies on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Judged {
-    /// Prompt and completion.
-    pub tokens: Vec<Token>,
-    /// Index of the first completion token; at least 1.
-    pub start: usize,
-    /// -1 to 1.
-    pub score: f32,
-}
-
 impl TrainJob {
+    /// The measuring of the candidate that it came to.
+    pub(crate) fn evaluation(&self, candidate: Digest, wishes: WishAnswers) -> EvaluationJob {
+        EvaluationJob {
+            scope: self.scope.clone(),
+            candidate,
+            parent: self.parent.clone().filter(|parent| !parent.is_base()),
+            rows: self.rows.clone(),
+            probes: self.probes.clone(),
+            golden: self.golden,
+            held_out: self.held_out.clone(),
+            wishes,
+            progress: self.progress.clone(),
+        }
+    }
+
     /// Content hash of the adapter it continues; none for the base model.
     pub fn parent_digest(&self) -> Option<Digest> {
         let adapted = self.parent.as_ref().filter(|p| !p.is_base());
@@ -122,36 +129,38 @@ impl TrainJob {
 
     /// Every transition it learns from, sorted.
     pub fn transitions(&self) -> Vec<TransitionId> {
-        let parts = self.rows.iter().flat_map(|row| row.sample.parts());
-        let mut ids: Vec<_> = parts.map(|part| part.transition).collect();
-        ids.sort_unstable();
-        ids
+        transitions(&self.rows)
     }
 }
 
-/// An adapter that was trained and measured but not published.
-#[derive(Clone, Debug)]
-pub struct Candidate {
+/// What a step came to. Its weights are named by their digest: see [`Trainer::files`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trained {
     /// Content hash of the adapter as it would be served.
     pub digest: Digest,
-    /// Its files, in PEFT's layout. They depend on the adapter, its parent and its samples only, so
-    /// that a step repeated after a crash writes the same bytes.
-    pub files: Vec<(String, Vec<u8>)>,
-    /// Learner state, from which the next step goes on exactly.
-    pub checkpoint: Vec<u8>,
-    /// What the gate judges.
-    pub measured: Measured,
     /// What the step reports, by name: loss, gradient norm, clip share and the like.
-    pub numbers: BTreeMap<&'static str, f64>,
+    pub numbers: BTreeMap<String, f64>,
     /// Recomputed against recorded log-probs.
     pub parity: Parity,
     /// Which wishes it follows.
     pub wishes: WishTurns,
+    /// What the evaluator measures these wishes by.
+    pub answers: WishAnswers,
+}
+
+/// The files of a candidate, as they are saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CandidateFiles {
+    /// The adapter, in PEFT's layout. These depend on the adapter, its parent and its samples only, so
+    /// that a step repeated after a crash writes the same bytes.
+    pub adapter: Vec<(String, Vec<u8>)>,
+    /// Learner state, from which the next step goes on exactly.
+    pub checkpoint: Vec<u8>,
 }
 
 /// Whose words a candidate follows, by the turns that they are about: the words themselves stand with the
 /// turns alone, so that they go with them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WishTurns {
     /// What is followed, the newest wish first.
     pub followed: Vec<TurnId>,
@@ -160,7 +169,7 @@ pub struct WishTurns {
 }
 
 /// Promise 4 measured: at the version that sampled them, tokens have the recorded log-prob.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Parity {
     /// Tokens sampled by the very adapter that is trained from.
     pub tokens: u64,
@@ -223,7 +232,7 @@ impl Parity {
 }
 
 /// Why there is no candidate.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum TrainError {
     /// It was asked to stop; nothing changed.
     #[error("the step was stopped")]
@@ -239,29 +248,23 @@ pub enum TrainError {
     Failed(String),
 }
 
-/// Takes steps. The calls compute for long and run on the loop's own thread.
+/// Takes steps. The calls compute for long and run on the loop's own thread. Job and result can be sent to
+/// another process, in a format that has every float: JSON has no NaN.
 pub trait Trainer: Send + Sync {
-    /// One step of `job`'s scope from `job`'s parent, with the measurements the gate needs. Called
-    /// again with the same job and parent it gives the same candidate, bit for bit. `pause` is
-    /// called between slices of work and may sleep; where it returns true the step ends with
-    /// [`TrainError::Stopped`].
+    /// One step of `job`'s scope from `job`'s parent. Called again with the same job and parent it gives
+    /// the same candidate, bit for bit. `pause` is called between slices of work and may sleep; where it
+    /// returns true the step ends with [`TrainError::Stopped`].
     ///
     /// # Errors
     /// See [`TrainError`]; after each the scope continues from its published version.
-    fn train(
-        &self,
-        job: &TrainJob,
-        pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Candidate, TrainError>;
+    fn train(&self, job: &TrainJob, pause: &mut dyn FnMut() -> bool)
+    -> Result<Trained, TrainError>;
 
-    /// Computes ahead what every job needs, so that the first one does not wait for it. `pause` is as in
-    /// [`Self::train`].
+    /// The files of the candidate that `job` measures, until the next step begins.
     ///
     /// # Errors
-    /// See [`TrainError`]; jobs then compute it themselves.
-    fn prepare(&self, _pause: &mut dyn FnMut() -> bool) -> Result<(), TrainError> {
-        Ok(())
-    }
+    /// [`TrainError::Failed`] where the candidate is gone.
+    fn files(&self, job: &EvaluationJob) -> Result<CandidateFiles, TrainError>;
 
     /// Its arithmetic: only turns sampled by the same one can be trained on.
     fn fingerprint(&self) -> String;

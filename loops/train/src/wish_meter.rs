@@ -1,12 +1,12 @@
 //! How much a candidate does of what a person asked for, measured without a dictionary.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Least nats per token by which what was asked for has to become likelier.
 const LIKELIER_MIN: f32 = 0.02;
 
 /// Mean log-prob per token, in nats, that the base model gives to its own answers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtALoss {
     /// To the person's words.
     pub told: f32,
@@ -16,7 +16,7 @@ pub struct AtALoss {
 
 /// How much answers to generic prompts do what a person asked for: by how many nats per token the
 /// person's words make them likelier for the base model, on average.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WishMeter {
     /// The candidate's answers.
     pub candidate: f32,

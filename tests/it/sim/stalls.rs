@@ -207,11 +207,13 @@ impl Resources {
 
     fn train(&self, ledger: Arc<SimLedger>) -> hone_train::Ctx {
         let blobs = FsBlobs::open(&self.folder.path().join("blobs"), 1 << 20);
+        let trainer = Arc::new(FakeTrainer::new());
         hone_train::Ctx {
             ledger,
             versions: self.raw.clone(),
             blobs: Arc::new(blobs.unwrap()),
-            trainer: Arc::new(FakeTrainer::new()),
+            trainer: trainer.clone(),
+            evaluator: trainer,
             policies: self.gateway.policies.clone(),
             under_way: hone_runtime::Latest::new(None),
             serving: Arc::new(|| hone_train::Served {

@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 
 use hone_blobs::FsBlobs;
-use hone_domain::{BlobError, BlobKey, Blobs, Digest};
+use hone_domain::{BlobError, BlobKey, Blobs, Digest, Scope, TransitionId};
 use hone_train::{
-    Candidate, Measured, Parity, ProbeSummary, TrainError, TrainJob, Trainer, WishTurns,
+    CandidateFiles, EvaluationJob, Evaluator, Measured, Parity, ProbeSummary, TrainError, TrainJob,
+    Trained, Trainer, WishAnswers, WishTurns,
 };
 
 use super::rng::{Rng, mix};
@@ -62,7 +63,7 @@ impl Trainer for FakeTrainer {
         &self,
         job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Candidate, TrainError> {
+    ) -> Result<Trained, TrainError> {
         let mood = *self.0.lock().unwrap();
         if pause() || mood == Mood::Stops {
             return Err(TrainError::Stopped);
@@ -72,40 +73,23 @@ impl Trainer for FakeTrainer {
             Mood::NotFinite => return Err(TrainError::NotFinite("says the simulator".into())),
             Mood::Good | Mood::TooFar | Mood::Stops => {}
         }
-        let parent = job.parent_digest();
-        let adapter = format!("{} {parent:?} {:?}", job.scope, job.transitions());
-        let probes = ProbeSummary {
-            probes: 4,
-            empty_share: 0.0,
-            ended_share: 1.0,
-            looping_share: 0.0,
-            tokens_mean: 9.0,
-        };
-        Ok(Candidate {
-            digest: digest_of(adapter.as_bytes()),
-            checkpoint: format!("learner of {adapter}").into_bytes(),
-            files: vec![(ADAPTER_FILE.to_owned(), adapter.into_bytes())],
-            measured: Measured {
-                finite: true,
-                changed: true,
-                kl_to_reference: if mood == Mood::Good { 0.001 } else { 1e6 },
-                kl_to_parent: 0.001,
-                candidate: probes,
-                parent: probes,
-                base: probes,
-                generic_loss: 0.0,
-                instruction_losses: Vec::new(),
-                fact_gains: Vec::new(),
-                wish: None,
-                unlearnable: false,
-                at_a_loss: None,
-                told_tokens: 0.0,
-                golden_loss: 0.0,
-                differences: Vec::new(),
-            },
-            numbers: [("loss", 0.5)].into(),
+        Ok(Trained {
+            digest: digest_of(
+                adapter_of(&job.scope, job.parent_digest(), &job.transitions()).as_bytes(),
+            ),
+            numbers: [("loss".to_owned(), 0.5)].into(),
             parity: Parity::default(),
             wishes: WishTurns::default(),
+            answers: WishAnswers::default(),
+        })
+    }
+
+    fn files(&self, job: &EvaluationJob) -> Result<CandidateFiles, TrainError> {
+        let adapter = adapter_of(&job.scope, job.parent_digest(), &job.transitions());
+        assert_eq!(digest_of(adapter.as_bytes()), job.candidate);
+        Ok(CandidateFiles {
+            checkpoint: format!("learner of {adapter}").into_bytes(),
+            adapter: vec![(ADAPTER_FILE.to_owned(), adapter.into_bytes())],
         })
     }
 
@@ -115,6 +99,45 @@ impl Trainer for FakeTrainer {
 
     fn base(&self) -> Digest {
         BASE
+    }
+}
+
+fn adapter_of(scope: &Scope, parent: Option<Digest>, transitions: &[TransitionId]) -> String {
+    format!("{scope} {parent:?} {transitions:?}")
+}
+
+impl Evaluator for FakeTrainer {
+    fn evaluate(
+        &self,
+        _job: &EvaluationJob,
+        _pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Measured, TrainError> {
+        let mood = *self.0.lock().unwrap();
+        let probes = ProbeSummary {
+            probes: 4,
+            empty_share: 0.0,
+            ended_share: 1.0,
+            looping_share: 0.0,
+            tokens_mean: 9.0,
+        };
+        Ok(Measured {
+            finite: true,
+            changed: true,
+            kl_to_reference: if mood == Mood::Good { 0.001 } else { 1e6 },
+            kl_to_parent: 0.001,
+            candidate: probes,
+            parent: probes,
+            base: probes,
+            generic_loss: 0.0,
+            instruction_losses: Vec::new(),
+            fact_gains: Vec::new(),
+            wish: None,
+            unlearnable: false,
+            at_a_loss: None,
+            told_tokens: 0.0,
+            golden_loss: 0.0,
+            differences: Vec::new(),
+        })
     }
 }
 

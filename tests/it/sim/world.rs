@@ -315,6 +315,7 @@ impl World {
             versions: self.raw.clone(),
             blobs: self.blobs.clone(),
             trainer: self.trainer.clone(),
+            evaluator: self.trainer.clone(),
             policies: self.gateway.policies.clone(),
             under_way: Latest::new(None),
             serving: Arc::new(hone_train::Served::default),

@@ -81,6 +81,14 @@ describe('markdown', () => {
     ['a | b\n| no marks |', 'p(a | b/| no marks |)'],
     ['---', 'rule'],
     ['text\n- item', 'p(text)|ul(p(item))'],
+    ['**太字。**です', 'p(strong(太字。)です)'],
+    ['*a **b** c*', 'p(em(a strong(b) c))'],
+    ['~5 to ~6', 'p(~5 to ~6)'],
+    ['std::map<std::string, int>', 'p(std::map<std::string, int>)'],
+    ['#include <std::x> &amp; &#65;', 'p(#include <std::x> &amp; &#65;)'],
+    ['    not code\n\n[a]: b\n\n[a]', 'p(    not code)|p([a]: b)|p([a])'],
+    ['> a\nstill a', 'quote(p(a/still a))'],
+    ['```\na\n\n```', 'code:(a\n)'],
   ])('%j', check)
 })
 

@@ -6,6 +6,7 @@ use hone_domain::Token;
 use hone_nn::TrainRow;
 
 use super::mean;
+use crate::wish_answers::UnseenAnswer;
 
 /// Nats by which the words make a token likelier from which on the token does what they ask.
 const WISH_TOKEN_NATS: f32 = 0.5;
@@ -73,20 +74,26 @@ pub(super) fn fluent(mut all: Vec<Candidate>) -> Vec<Candidate> {
     all
 }
 
-/// Answers that the gate looks at, each with the loss tokens that do what the words ask.
-pub(super) type Unseen = Vec<(TrainRow, Vec<usize>)>;
-
 /// Answers to every sixth question are kept for the gate.
-pub(super) fn part_unseen(all: Vec<Candidate>, relevance_min: f32) -> (Unseen, Vec<Candidate>) {
+pub(super) fn part_unseen(
+    all: Vec<Candidate>,
+    relevance_min: f32,
+) -> (Vec<UnseenAnswer>, Vec<Candidate>) {
     let (unseen, all): (Vec<Candidate>, Vec<Candidate>) = all
         .into_iter()
         .partition(|candidate| candidate.question % UNSEEN_EVERY == UNSEEN_EVERY - 1);
     let unseen = unseen
         .into_iter()
         .filter(|candidate| candidate.gain > 0.0 && candidate.relevance >= relevance_min);
-    let unseen = unseen.map(|candidate| (wish_tokens(&candidate.token_gains), candidate.plain));
-    let unseen = unseen.filter(|(tokens, _)| !tokens.is_empty());
-    (unseen.map(|(tokens, row)| (row, tokens)).collect(), all)
+    let unseen = unseen.map(|candidate| UnseenAnswer {
+        start: candidate.plain.tokens.len() - candidate.said.len(),
+        wish_tokens: wish_tokens(&candidate.token_gains),
+        tokens: candidate.plain.tokens,
+        // Set where the steps begin.
+        logprob_before: 0.0,
+    });
+    let unseen = unseen.filter(|answer| !answer.wish_tokens.is_empty());
+    (unseen.collect(), all)
 }
 
 /// The best answer to each question. The shortest fifth is left out, because gain per token

@@ -12,6 +12,7 @@ use super::tests::{adopt, config, job, parts, parts_with, sampled, some_experts}
 use super::trainer::adapter_config;
 use super::*;
 use crate::fixture::Fixture;
+use crate::wish_answers::WishAnswers;
 
 #[tokio::test]
 async fn on_a_device_training_and_the_gate_say_the_same() {
@@ -46,10 +47,10 @@ async fn on_a_device(experts: Option<ExpertsConfig>) {
             .map(|i| sampled(&fixture, &here, version * 100 + i))
             .collect();
         let job = job(&turns, parent);
-        let one = here_trains.train(&job, &mut || false).unwrap();
-        let two = there_trains.train(&job, &mut || false).unwrap();
+        let one = here_trains.step(&job, &mut || false).unwrap();
+        let two = there_trains.step(&job, &mut || false).unwrap();
         assert_eq!(one.digest, two.digest, "version {version}");
-        assert!(one.checkpoint == two.checkpoint && one.files == two.files);
+        assert!(one.files == two.files);
         assert_eq!(one.measured, two.measured);
         assert_eq!((one.parity.mismatches, two.parity.mismatches), (0, 0));
         parent = Some(adopt(&fixture, &one, version));
@@ -67,17 +68,17 @@ async fn a_device_that_is_full_or_fails_in_the_middle_costs_no_candidate() {
     let job = job(&turns, None);
     let [here_trains, there_trains] =
         [here, there].map(|parts| NnTrainer::new(parts, &config()).unwrap());
-    let wanted = here_trains.train(&job, &mut || false).unwrap();
+    let wanted = here_trains.step(&job, &mut || false).unwrap();
     let mut slices = 0;
     let mut count = || {
         slices += 1;
         false
     };
-    there_trains.train(&job, &mut count).unwrap();
+    there_trains.step(&job, &mut count).unwrap();
     for at in (0..slices).step_by(29) {
         let through = |breaks: &dyn Fn()| {
             let mut slice = 0;
-            there_trains.train(&job, &mut || {
+            there_trains.step(&job, &mut || {
                 if slice == at {
                     breaks();
                 }
@@ -109,9 +110,9 @@ async fn the_gate_finds_the_memory_of_the_steps_on_a_device() {
         seen.push(emulator.memory().unwrap().0);
         false
     };
-    let candidate = trainer.train(&job, &mut look).unwrap();
+    let candidate = trainer.step(&job, &mut look).unwrap();
     let file = |wanted: &str| {
-        let mut files = candidate.files.iter();
+        let mut files = candidate.files.adapter.iter();
         Some(files.find(|(name, _)| name == wanted)?.1.clone())
     };
     let adapter = peft::load(&file, &there.model.config).unwrap();
@@ -119,6 +120,7 @@ async fn the_gate_finds_the_memory_of_the_steps_on_a_device() {
         candidate: &adapter,
         parent: None,
     };
+    let job = job.evaluation(candidate.digest, WishAnswers::default());
     let mut alone = Vec::new();
     let mut look = || {
         alone.push(emulator.memory().unwrap().0);
@@ -142,6 +144,7 @@ async fn what_a_full_device_was_to_compute_for_the_gate_is_repeated_on_the_proce
     let model = &here.model.config;
     let form = adapter_config(&here.model, &config().learner).unwrap();
     let adapter = hone_nn::Adapter::random(model, form, 3);
+    let job = job.evaluation(adapter_digest(&adapter), WishAnswers::default());
     let measured = |parts: &NnParts, pause: &mut dyn FnMut() -> bool| {
         // A copy is not on the device yet.
         let policies = measure::Compared {

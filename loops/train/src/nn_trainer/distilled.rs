@@ -3,10 +3,10 @@
 use hone_domain::Token;
 use hone_nn::{TokenLoss, TrainRow};
 
-use super::choose::Unseen;
 use super::wishes::turn_of;
 use crate::gate::AtALoss;
 use crate::trainer::{TrainJob, WishTurns};
+use crate::wish_answers::{UnseenAnswer, WishAnswers};
 
 /// Fewer answers teach nothing.
 pub(super) const ANSWERS_MIN: usize = 3;
@@ -33,12 +33,23 @@ pub(super) struct Distilled {
     pub(super) told_tokens: f32,
     /// How sure the model is of its answers with the words and of its own without, where it is at a loss.
     pub(super) at_a_loss: Option<AtALoss>,
-    /// Answers that do what the words ask and are not learned from, each with the loss tokens that do
-    /// it, for the gate.
-    pub(super) unseen: Unseen,
+    /// Answers that do what the words ask and are not learned from, for the gate.
+    pub(super) unseen: Vec<UnseenAnswer>,
 }
 
 impl Distilled {
+    /// What the evaluator needs to know of it.
+    pub(super) fn answers(&self) -> WishAnswers {
+        WishAnswers {
+            wishes: self.wishes.clone(),
+            kept: self.kept,
+            gain: self.gain,
+            tokens_mean: self.told_tokens,
+            at_a_loss: self.at_a_loss,
+            unseen: self.unseen.clone(),
+        }
+    }
+
     /// The turns of its wishes.
     pub(super) fn turns(&self, job: &TrainJob) -> WishTurns {
         let turns = |wishes: &[String]| {

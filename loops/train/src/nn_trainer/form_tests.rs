@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::tests::{adopt, config, job, parts, rises, sampled};
 use super::*;
+use crate::candidate::Candidate;
 use crate::config::{AdapterForm, Config};
 use crate::fixture::Fixture;
-use crate::trainer::Candidate;
 use hone_domain::checkpoint_key;
 
 /// Every weight learns at a fraction of the rate of a LoRA.
@@ -25,7 +25,7 @@ fn in_form(form: AdapterForm) -> Config {
 
 /// The form that a candidate's files say.
 fn form_of(candidate: &Candidate) -> AdapterForm {
-    let mut files = candidate.files.iter();
+    let mut files = candidate.files.adapter.iter();
     let (_, bytes) = files.find(|(name, _)| name == peft::CONFIG_FILE).unwrap();
     let settings: Value = serde_json::from_slice(bytes).unwrap();
     match settings["peft_type"].as_str() {
@@ -53,15 +53,15 @@ async fn a_step_on_every_weight_goes_on_exactly_from_memory_and_from_disk() {
         let job = job(&turns, parent);
         // Stopped on its way, nothing is left of it.
         let mut slices = 0;
-        let stopped = warm.train(&job, &mut || {
+        let stopped = warm.step(&job, &mut || {
             slices += 1;
             slices > 7 * version
         });
         assert_eq!(stopped.unwrap_err(), TrainError::Stopped);
-        let one = warm.train(&job, &mut || false).unwrap();
-        let two = fresh().train(&job, &mut || false).unwrap();
+        let one = warm.step(&job, &mut || false).unwrap();
+        let two = fresh().step(&job, &mut || false).unwrap();
         assert_eq!(one.digest, two.digest, "version {version}");
-        assert!(one.checkpoint == two.checkpoint && one.files == two.files);
+        assert!(one.files == two.files);
         assert!(one.measured.changed && one.measured.kl_to_reference > 0.0);
         assert_eq!(
             (one.parity.mismatches, form_of(&one)),
@@ -86,7 +86,7 @@ async fn a_scope_goes_on_in_the_form_it_began_with_and_others_begin_in_the_new_o
         let parts = parts(&fixture);
         let trainer = |form| NnTrainer::new(parts.clone(), &in_form(form)).unwrap();
         let first = turns(&fixture, &parts, 1);
-        let one = trainer(begun).train(&job(&first, None), &mut || false);
+        let one = trainer(begun).step(&job(&first, None), &mut || false);
         let one = one.unwrap();
         let parent = adopt(&fixture, &one, 1);
         let next = job(&turns(&fixture, &parts, 2), Some(parent.clone()));
@@ -95,17 +95,20 @@ async fn a_scope_goes_on_in_the_form_it_began_with_and_others_begin_in_the_new_o
         changed.learner.lr = in_form(begun).learner.lr;
         let changed = NnTrainer::new(parts.clone(), &changed).unwrap();
         let (wanted, two) = (
-            trainer(begun).train(&next, &mut || false).unwrap(),
-            changed.train(&next, &mut || false).unwrap(),
+            trainer(begun).step(&next, &mut || false).unwrap(),
+            changed.step(&next, &mut || false).unwrap(),
         );
         assert_eq!((form_of(&two), two.digest), (begun, wanted.digest));
-        assert!(two.checkpoint == wanted.checkpoint, "with its moments");
+        assert!(
+            two.files.checkpoint == wanted.files.checkpoint,
+            "with its moments"
+        );
         // So it does where the checkpoint is gone.
         without_checkpoint(&fixture, &parent);
-        let three = trainer(now).train(&next, &mut || false).unwrap();
+        let three = trainer(now).step(&next, &mut || false).unwrap();
         assert_eq!((form_of(&three), three.parity.mismatches), (begun, 0));
         // What begins, and what was rolled back to the base model, begins in the new form.
-        let other = trainer(now).train(&job(&first, None), &mut || false);
+        let other = trainer(now).step(&job(&first, None), &mut || false);
         assert_eq!(form_of(&other.unwrap()), now);
     }
 }
@@ -122,7 +125,7 @@ async fn every_weight_of_the_projections_moves() {
     let parts = parts(&fixture);
     let trainer = NnTrainer::new(parts.clone(), &in_form(AdapterForm::Full)).unwrap();
     let turns = turns(&fixture, &parts, 1);
-    let one = trainer.train(&job(&turns, None), &mut || false).unwrap();
+    let one = trainer.step(&job(&turns, None), &mut || false).unwrap();
     let policy = adopt(&fixture, &one, 1);
     let file = |name: &str| fixture.blobs.get(&policy.blob, name).ok();
     let adapter = peft::load(&file, &parts.model.config).unwrap();

@@ -11,6 +11,14 @@ use hone_domain::checkpoint_key;
 /// The adapter a learner stands at; none is a fresh one on the base model.
 type At = Option<Digest>;
 
+/// A candidate that was not evaluated yet.
+pub(super) struct Fresh {
+    pub(super) digest: Digest,
+    pub(super) learner: Learner,
+    /// What the learner stood at before.
+    pub(super) parent: Adapter,
+}
+
 /// A few learners, the newest last.
 pub(super) struct Learners {
     kept: Vec<(Scope, At, Learner)>,

@@ -9,13 +9,14 @@ use hone_nn::{Adapter, score};
 use super::lessons::hinted_prompt;
 use super::tests::{Digits, config, job, parts, sampled};
 use super::*;
+use crate::candidate::Candidate;
 use crate::fixture::Fixture;
 use crate::objective::DistillForm;
 use crate::trainer::Lesson;
 
 fn adapter(parts: &NnParts, candidate: &Candidate) -> Adapter {
     let file = |name: &str| {
-        let found = candidate.files.iter().find(|(n, _)| n == name);
+        let found = candidate.files.adapter.iter().find(|(n, _)| n == name);
         found.map(|(_, bytes)| bytes.clone())
     };
     peft::load(&file, &parts.model.config).unwrap()
@@ -52,7 +53,7 @@ async fn one_correction_is_known_after_one_batch() {
     config.learner.correction_steps_max = 40;
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
     let job = lesson_of(&turn, None, Some(" 14 15 16 "));
-    let candidate = trainer.train(&job, &mut || false).unwrap();
+    let candidate = trainer.step(&job, &mut || false).unwrap();
     assert_eq!(candidate.numbers["corrections"], 1.0);
     assert_eq!(candidate.numbers["lessons_unusable"], 0.0);
 
@@ -95,7 +96,7 @@ async fn the_hinted_model_is_followed_in_either_form() {
         };
         let tokens = job.rows[0].sample.tokens().to_vec();
         job.rows[0].sample = hone_domain::Sample::new(tokens, vec![part]).unwrap();
-        let candidate = trainer.train(&job, &mut || false).unwrap();
+        let candidate = trainer.step(&job, &mut || false).unwrap();
         assert_eq!(candidate.numbers["hints"], 1.0);
 
         let learned = adapter(&parts, &candidate);
@@ -131,7 +132,7 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
     let mut job = lesson_of(&turn, Some("9 11"), None);
     job.lessons[0].turn.parent = None;
-    let candidate = trainer.train(&job, &mut || false).unwrap();
+    let candidate = trainer.step(&job, &mut || false).unwrap();
     let number = |name: &str| candidate.numbers[name];
     // The turn's own prompt up to four times, and both everyday prompts; cut answers are left out.
     assert!((1.0..=6.0).contains(&number("rehearsed")));
@@ -139,15 +140,15 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
     assert!(number("rehearsed_gap_after") < number("rehearsed_gap_before"));
     assert!(number("updates") > 1.0);
     // The same job gives the same candidate.
-    let again = trainer.train(&job, &mut || false).unwrap();
+    let again = trainer.step(&job, &mut || false).unwrap();
     assert_eq!(again.digest, candidate.digest);
 
     // A hint of a turn that was trained before is told again; without any nothing is rehearsed.
     job.replayed = std::mem::take(&mut job.lessons);
-    let replayed = trainer.train(&job, &mut || false).unwrap();
+    let replayed = trainer.step(&job, &mut || false).unwrap();
     assert!(replayed.numbers["rehearsed"] >= 1.0);
     job.replayed.clear();
-    let quiet = trainer.train(&job, &mut || false).unwrap();
+    let quiet = trainer.step(&job, &mut || false).unwrap();
     assert_eq!(quiet.numbers["rehearsed"], 0.0);
 
     // Answers that surprise the model without the hint are left out, and those that the hint does not
@@ -159,7 +160,7 @@ async fn what_the_hinted_model_answers_is_rehearsed_without_the_hint() {
         config.learner.hint_surprise_max = surprise;
         config.learner.hint_gain_min = gain;
         let strict = NnTrainer::new(parts.clone(), &config).unwrap();
-        let left = strict.train(&job, &mut || false).unwrap();
+        let left = strict.step(&job, &mut || false).unwrap();
         assert_eq!(left.numbers["rehearsed"], 0.0);
         assert_eq!(left.numbers["rehearsed_left_out"], all);
     }
@@ -187,13 +188,13 @@ async fn beside_a_correction_everyday_prompts_are_answered_as_before() {
     config.learner.correction_steps_max = 4;
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
     let job = lesson_of(&turn, None, Some("7 7 7"));
-    let numbers = trainer.train(&job, &mut || false).unwrap().numbers;
+    let numbers = trainer.step(&job, &mut || false).unwrap().numbers;
     assert!(numbers["rehearsed"] > 0.0, "{numbers:?}");
     assert_eq!(numbers["hints"], 0.0);
     // The student begins as who answered.
     assert_eq!(numbers["rehearsed_gap_before"], 0.0);
     let job = lesson_of(&turn, None, None);
-    let numbers = trainer.train(&job, &mut || false).unwrap().numbers;
+    let numbers = trainer.step(&job, &mut || false).unwrap().numbers;
     assert_eq!(numbers["rehearsed"], 0.0);
 }
 
@@ -213,7 +214,7 @@ async fn a_rehearsed_answer_does_as_each_hint_says() {
     for gain in [-1000.0, 0.0] {
         config.learner.hint_gain_min = gain;
         let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
-        let numbers = trainer.train(&job, &mut || false).unwrap().numbers;
+        let numbers = trainer.step(&job, &mut || false).unwrap().numbers;
         kept.push((numbers["rehearsed"], numbers["rehearsed_gap_before"]));
     }
     // Some that were said with the hint in mind have nothing of it, and the student is further from
@@ -267,7 +268,7 @@ async fn a_lesson_that_does_not_fit_is_counted_and_left() {
     let long = vec!["5"; 400].join(" ");
     for (hint, correction) in [(Some(long.as_str()), None), (None, Some(long.as_str()))] {
         let job = lesson_of(&turn, hint, correction);
-        let candidate = trainer.train(&job, &mut || false).unwrap();
+        let candidate = trainer.step(&job, &mut || false).unwrap();
         assert_eq!(candidate.numbers["lessons_unusable"], 1.0);
         assert_eq!(candidate.numbers["updates"], 1.0);
     }
@@ -283,7 +284,7 @@ async fn a_replayed_turn_teaches_by_its_words_and_nothing_else() {
     let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
     let mut plain = job(&turns[..1], None);
     plain.lessons.clear();
-    let without = trainer.train(&plain, &mut || false).unwrap();
+    let without = trainer.step(&plain, &mut || false).unwrap();
     let lesson = |turn: &Turn, hint: bool| Lesson {
         transition: crate::testing::transition_of(turn),
         turn: turn.clone(),
@@ -293,7 +294,7 @@ async fn a_replayed_turn_teaches_by_its_words_and_nothing_else() {
     };
     let mut with = plain.clone();
     with.replayed = vec![lesson(&turns[1], true), lesson(&turns[2], false)];
-    let candidate = trainer.train(&with, &mut || false).unwrap();
+    let candidate = trainer.step(&with, &mut || false).unwrap();
     assert_eq!(candidate.numbers["replayed"], 2.0);
     assert_eq!(candidate.numbers["hints"], 1.0);
     assert_eq!(candidate.numbers["corrections"], 0.0);
@@ -326,7 +327,7 @@ async fn a_second_try_becomes_likelier_as_a_first_one_and_a_bad_one_less_likely(
             advantage,
         }];
         let trainer = NnTrainer::new(parts.clone(), &config()).unwrap();
-        let candidate = trainer.train(&job, &mut || false).unwrap();
+        let candidate = trainer.step(&job, &mut || false).unwrap();
         assert_eq!(candidate.numbers["retold"], 1.0);
         let own = (turn.prompt_tokens.as_slice(), said.as_slice());
         let before = mean(&logprobs(&parts, None, own));
@@ -355,7 +356,7 @@ async fn an_update_that_goes_too_far_is_shortened() {
         config.learner.lr = lr;
         config.learner.correction_steps_max = 12;
         let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
-        trainer.train(&job, &mut || false).unwrap().numbers
+        trainer.step(&job, &mut || false).unwrap().numbers
     };
     let careful = trained(1e-3);
     assert_eq!(careful["updates_shortened"], 0.0, "{careful:?}");
@@ -390,7 +391,7 @@ async fn the_gate_sees_what_instructed_answers_lose() {
         config.learner.hint_form = DistillForm::Context;
         config.learner.lr = lr;
         let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
-        let losses = trainer.train(&job, &mut || false).unwrap();
+        let losses = trainer.step(&job, &mut || false).unwrap();
         let losses = losses.measured.instruction_losses;
         // Every third prompt is the gate's.
         assert_eq!(losses.len(), 3);

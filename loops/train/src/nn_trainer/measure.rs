@@ -8,9 +8,10 @@ use super::NnParts;
 use super::answers::{Answer, Answering, answers};
 use super::memo::Memo;
 use crate::config::GateConfig;
+use crate::evaluation_job::EvaluationJob;
 use crate::gate::Measured;
 use crate::probe::{ProbeCompletion, ProbeSummary};
-use crate::trainer::{TrainError, TrainJob};
+use crate::trainer::TrainError;
 
 /// The policies that are compared; the base model is the third.
 #[derive(Clone, Copy)]
@@ -24,7 +25,7 @@ pub(super) fn measure(
     parts: &NnParts,
     gate: &GateConfig,
     memo: Option<&Memo>,
-    job: &TrainJob,
+    job: &EvaluationJob,
     policies: Compared<'_>,
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Measured, TrainError> {
@@ -61,7 +62,7 @@ pub(super) fn measure(
         parent,
         base,
         golden_loss,
-        // Measured by the learner.
+        // Set by the evaluator, from what the learner computes and what the wishes came to.
         generic_loss: 0.0,
         fact_gains: Vec::new(),
         instruction_losses: Vec::new(),
@@ -172,7 +173,7 @@ const DIFFERENCE_MAX: f64 = 1.0;
 /// good completions become likelier and bad ones less likely.
 fn differences(
     parts: &NnParts,
-    job: &TrainJob,
+    job: &EvaluationJob,
     policies: Compared<'_>,
     pause: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<f32>, TrainError> {
@@ -215,7 +216,7 @@ struct Divergences {
 /// cheaper, but one token that the candidate gave up on can make them arbitrarily large.
 fn divergences(
     parts: &NnParts,
-    job: &TrainJob,
+    job: &EvaluationJob,
     most: usize,
     policies: Compared<'_>,
     pause: &mut dyn FnMut() -> bool,

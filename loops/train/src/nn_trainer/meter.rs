@@ -4,12 +4,13 @@
 use hone_nn::{Adapter, Control, Learner, Under};
 
 use super::answers::{Answering, answers};
-use super::context::{Distilled, imitated};
+use super::context::imitated;
 use super::measure::Compared;
 use super::reference::{GenericAnswer, opening};
 use super::wishes::{behind, framed};
 use super::{NnTrainer, TrainError, mean};
 use crate::gate::{WishMeter, interval};
+use crate::wish_answers::{UnseenAnswer, WishAnswers};
 
 /// Generic prompts whose answers by the base model a candidate is held against.
 pub(super) const KEPT_PROMPTS: usize = 20;
@@ -72,12 +73,11 @@ impl NnTrainer {
     pub(super) fn meter(
         &self,
         learner: &mut Learner,
-        distilled: &Distilled,
-        unseen_before: &[f32],
+        asked: &WishAnswers,
         policies: Compared<'_>,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Option<WishMeter>, TrainError> {
-        if distilled.kept == 0 {
+        if asked.kept == 0 {
             return Ok(None);
         }
         let gate = &self.gate_answers(METER_PROMPTS, pause)?;
@@ -89,17 +89,17 @@ impl NnTrainer {
             Some(parent) => self.answered(gate, parent, pause)?,
             None => gate.to_vec(),
         };
-        let candidate = self.gains_of(learner, &candidate, distilled, pause)?;
-        let served = self.gains_of(learner, &served, distilled, pause)?;
+        let candidate = self.gains_of(learner, &candidate, &asked.wishes, pause)?;
+        let served = self.gains_of(learner, &served, &asked.wishes, pause)?;
         let pairs = candidate.iter().zip(&served);
         let differences: Vec<f32> = pairs.map(|(now, before)| now - before).collect();
-        let unseen = self.of_unseen(learner, distilled, pause)?;
-        let pairs = unseen.iter().zip(unseen_before);
-        let likelier: Vec<f32> = pairs.map(|(now, before)| now - before).collect();
+        let now = self.of_unseen(learner, &asked.unseen, pause)?;
+        let pairs = now.iter().zip(&asked.unseen);
+        let likelier: Vec<f32> = pairs.map(|(now, of)| now - of.logprob_before).collect();
         Ok(Some(WishMeter {
             candidate: mean(&candidate),
             served: mean(&served),
-            told: distilled.gain,
+            told: asked.gain,
             surely_less: interval(&differences).is_some_and(|i| i.high < 0.0),
             likelier: (!likelier.is_empty()).then(|| mean(&likelier)),
             surely_unlikelier: interval(&likelier).is_some_and(|i| i.high < 0.0),
@@ -111,23 +111,25 @@ impl NnTrainer {
     pub(super) fn of_unseen(
         &self,
         learner: &mut Learner,
-        distilled: &Distilled,
+        unseen: &[UnseenAnswer],
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<f32>, TrainError> {
         let mut control = || match pause() {
             true => Control::Stop,
             false => Control::Continue,
         };
-        let (rows, tokens): (Vec<_>, Vec<_>) = distilled.unseen.iter().cloned().unzip();
+        let row = |answer: &UnseenAnswer| {
+            let (prompt, said) = answer.tokens.split_at(answer.start);
+            imitated(prompt, said)
+        };
+        let rows: Vec<_> = unseen.iter().map(row).collect();
         let found = self.logprobs_under(learner, &rows, Under::Current, &mut control)?;
-        let of_wish = |(row, tokens): (&Vec<f32>, &Vec<usize>)| {
-            let of: Vec<f32> = tokens
-                .iter()
-                .filter_map(|at| row.get(*at).copied())
-                .collect();
+        let of_wish = |(row, answer): (&Vec<f32>, &UnseenAnswer)| {
+            let tokens = answer.wish_tokens.iter();
+            let of: Vec<f32> = tokens.filter_map(|at| row.get(*at).copied()).collect();
             mean(&of)
         };
-        Ok(found.iter().zip(&tokens).map(of_wish).collect())
+        Ok(found.iter().zip(unseen).map(of_wish).collect())
     }
 
     /// The same prompts, answered under `adapter`.
@@ -164,7 +166,7 @@ impl NnTrainer {
         &self,
         learner: &mut Learner,
         answers: &[GenericAnswer],
-        distilled: &Distilled,
+        wishes: &[String],
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<f32>, TrainError> {
         let mut control = || match pause() {
@@ -173,7 +175,7 @@ impl NnTrainer {
         };
         let plain = self.mean_of_answers(learner, answers, Under::Reference, &mut control)?;
         let mut sums = vec![0.0; answers.len()];
-        for wish in &distilled.wishes {
+        for wish in wishes {
             let told = |answer: &GenericAnswer| {
                 let prompt = opening(&*self.parts.wording, &behind(&answer.asked, &framed(wish)));
                 let prompt = prompt.unwrap_or_else(|| answer.prompt.clone());
@@ -182,7 +184,7 @@ impl NnTrainer {
             let rows: Vec<_> = answers.iter().map(told).collect();
             let told = self.logprobs_under(learner, &rows, Under::Reference, &mut control)?;
             for (sum, (told, plain)) in sums.iter_mut().zip(told.iter().zip(&plain)) {
-                *sum += (mean(told) - plain) / distilled.wishes.len().max(1) as f32;
+                *sum += (mean(told) - plain) / wishes.len().max(1) as f32;
             }
         }
         Ok(sums)

@@ -1,4 +1,4 @@
-//! The real trainer: an adapter on the model that is served, by nn's learner.
+//! The real trainer and evaluator: an adapter on the model that is served, by nn's learner.
 
 mod answer;
 mod answers;
@@ -6,6 +6,7 @@ mod base_answers;
 mod choose;
 mod context;
 mod distilled;
+mod evaluation;
 mod guided;
 mod hints;
 mod instructed;
@@ -26,6 +27,8 @@ mod wishes;
 #[cfg(test)]
 mod device_tests;
 #[cfg(test)]
+mod evaluation_tests;
+#[cfg(test)]
 mod form_tests;
 #[cfg(test)]
 mod lesson_tests;
@@ -34,14 +37,14 @@ mod rehearsal_tests;
 #[cfg(test)]
 mod tests;
 
-use hone_domain::{Digest, Scope, scope_hash};
+use hone_domain::{Digest, scope_hash};
 use hone_nn::{Learner, peft};
 use serde_json::json;
 
-use crate::gate::Measured;
-use crate::objective::DistillForm;
+use crate::evaluation_job::EvaluationJob;
 use crate::progress::Phase;
-use crate::trainer::{Candidate, Parity, Trainer};
+use crate::trainer::{CandidateFiles, Parity, Trained, Trainer};
+use learners::Fresh;
 
 pub use hints::{hint_words, hinted_prompt};
 pub use parts::NnParts;
@@ -52,37 +55,18 @@ pub use trainer::NnTrainer;
 pub(crate) use crate::trainer::{TrainError, TrainJob};
 
 impl NnTrainer {
-    /// What the gate judges.
-    fn measured(
-        &self,
-        learner: &mut Learner,
-        job: &TrainJob,
-        stepped: &steps::Stepped,
-        policies: measure::Compared<'_>,
-        pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Measured, TrainError> {
-        let distilled = &stepped.taught.distilled;
-        let kept = self.kept(learner, &distilled.wishes, pause)?;
-        job.progress.at(0.4);
-        let wish = self.meter(learner, distilled, &stepped.unseen_before, policies, pause)?;
-        // What its passes held is for those of the gate.
-        learner.rest();
-        job.progress.at(0.7);
-        let (parts, memo) = (&self.parts, Some(&self.memo));
-        let measured = measure::measure(parts, &self.gate, memo, job, policies, pause)?;
-        Ok(Measured {
-            generic_loss: kept.generic_loss,
-            fact_gains: kept.fact_gains,
-            instruction_losses: kept.instruction_losses,
-            wish,
-            unlearnable: !distilled.wishes.is_empty() && distilled.kept == 0,
-            at_a_loss: distilled.at_a_loss,
-            told_tokens: distilled.told_tokens,
-            ..measured
-        })
+    fn candidate_files(&self, job: &EvaluationJob, learner: &mut Learner) -> CandidateFiles {
+        CandidateFiles {
+            adapter: self.adapter_files(job, &learners::adapter_of(learner)),
+            checkpoint: learner.state(),
+        }
     }
 
-    fn files(&self, job: &TrainJob, adapter: &hone_nn::Adapter) -> Vec<(String, Vec<u8>)> {
+    fn adapter_files(
+        &self,
+        job: &EvaluationJob,
+        adapter: &hone_nn::Adapter,
+    ) -> Vec<(String, Vec<u8>)> {
         let manifest = json!({
             "scope": scope_hash(&job.scope),
             "digest": adapter_digest(adapter),
@@ -98,12 +82,12 @@ impl NnTrainer {
         files
     }
 
-    /// The candidate of a job.
-    fn candidate(
+    /// A step of a job; its learner waits to be evaluated.
+    fn trained(
         &self,
         job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Candidate, TrainError> {
+    ) -> Result<Trained, TrainError> {
         let progress = &job.progress;
         progress.begin(*self.usual());
         progress.enter(Phase::Answers);
@@ -132,30 +116,21 @@ impl NnTrainer {
             job.parent_digest(),
         )
         .map_err(TrainError::Failed)?;
-        let policies = measure::Compared {
-            candidate: &adapter,
-            parent: job.parent_digest().is_some().then_some(&parent),
-        };
-        progress.enter(Phase::Gate);
-        let mut measured = self.measured(&mut learner, job, &stepped, policies, pause)?;
         let digest = adapter_digest(&adapter);
-        *self.usual() = Some(progress.shares());
-        measured.changed = digest != adapter_digest(&parent);
-        let candidate = Candidate {
+        let numbers = steps::numbers(&stepped).into_iter();
+        let trained = Trained {
             digest,
-            files: self.files(job, &adapter),
-            checkpoint: learner.state(),
-            measured,
-            numbers: steps::numbers(&stepped)
-                .into_iter()
-                .chain(progress.took())
-                .collect(),
+            numbers: numbers.map(|(name, of)| (name.to_owned(), of)).collect(),
             parity,
             wishes: stepped.taught.distilled.turns(job),
+            answers: stepped.taught.distilled.answers(),
         };
-        self.learners()
-            .put(job.scope.clone(), Some(digest), learner);
-        Ok(candidate)
+        *self.fresh() = Some(Fresh {
+            digest,
+            learner,
+            parent,
+        });
+        Ok(trained)
     }
 }
 
@@ -164,22 +139,28 @@ impl Trainer for NnTrainer {
         &self,
         job: &TrainJob,
         pause: &mut dyn FnMut() -> bool,
-    ) -> Result<Candidate, TrainError> {
-        let candidate = self.candidate(job, pause);
-        self.memo.forget();
-        candidate
+    ) -> Result<Trained, TrainError> {
+        // One that nobody evaluated.
+        *self.fresh() = None;
+        let trained = self.trained(job, pause);
+        if trained.is_err() {
+            self.memo.forget();
+        }
+        trained
     }
 
-    fn prepare(&self, pause: &mut dyn FnMut() -> bool) -> Result<(), TrainError> {
-        if self.learner.hint_form != DistillForm::Context {
-            return Ok(());
+    fn files(&self, job: &EvaluationJob) -> Result<CandidateFiles, TrainError> {
+        let digest = job.candidate;
+        let mut fresh = self.fresh();
+        if let Some(fresh) = fresh.as_mut().filter(|fresh| fresh.digest == digest) {
+            return Ok(self.candidate_files(job, &mut fresh.learner));
         }
-        let scope = Scope::from_stored(String::new());
-        let learner = learners::load(&self.parts, self.learner_config(1.0), &scope, None);
-        let mut learner = learner.map_err(TrainError::Failed)?;
-        self.base_of_gate(&mut learner, pause)?;
-        self.memo.settle();
-        Ok(())
+        let learner = self.learners().take(&job.scope, Some(digest));
+        let gone = || TrainError::Failed(format!("candidate {digest} is not in memory"));
+        let mut learner = learner.ok_or_else(gone)?;
+        let files = self.candidate_files(job, &mut learner);
+        self.keep(&job.scope, digest, learner);
+        Ok(files)
     }
 
     fn fingerprint(&self) -> String {

@@ -5,7 +5,7 @@
 use super::lessons::hint_words;
 use super::rehearsal::{Answered, Asked, Source, tellings};
 use super::tests::{config, parts};
-use hone_nn::{Control, TokenLoss, TrainRow};
+use hone_nn::{Control, Learner, TokenLoss, TrainRow};
 
 use super::*;
 use crate::fixture::Fixture;

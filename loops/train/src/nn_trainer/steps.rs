@@ -84,11 +84,13 @@ impl NnTrainer {
             false => Control::Continue,
         };
         let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
-        let taught = self.teach(learner, job, &mut rows, &mut control)?;
+        let mut taught = self.teach(learner, job, &mut rows, &mut control)?;
         let mut known = Known::new(learner, &taught, &mut control)?;
-        let unseen_before = self.of_unseen(learner, &taught.distilled, &mut || {
-            control() == Control::Stop
-        })?;
+        let unseen = &mut taught.distilled.unseen;
+        let before = self.of_unseen(learner, unseen, &mut || control() == Control::Stop)?;
+        for (answer, logprob) in unseen.iter_mut().zip(before) {
+            answer.logprob_before = logprob;
+        }
         let mut batch = batch(rows, &taught);
         job.progress.enter(Phase::Steps);
         let all = self.learner.steps_per_batch as usize + self.learner.correction_steps_max;
@@ -119,7 +121,6 @@ impl NnTrainer {
         Ok(Stepped {
             reports,
             taught,
-            unseen_before,
             known,
             stride,
         })
@@ -188,8 +189,6 @@ impl Stride {
 pub(super) struct Stepped {
     pub(super) reports: Vec<StepReport>,
     pub(super) taught: Taught,
-    /// What was asked for, in answers that are not learned from, before the steps.
-    pub(super) unseen_before: Vec<f32>,
     known: Known,
     stride: Stride,
 }
@@ -275,7 +274,6 @@ pub(super) fn numbers(stepped: &Stepped) -> BTreeMap<&'static str, f64> {
         taught,
         known,
         stride,
-        unseen_before: _,
     } = stepped;
     let lowest = |of: &[f32]| of.iter().copied().fold(0.0_f32, f32::min);
     let first = &reports[0];

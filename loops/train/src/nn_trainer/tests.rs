@@ -20,6 +20,7 @@ use hone_nn::{
 };
 
 use super::*;
+use crate::candidate::{Candidate, candidate};
 use crate::config::Config;
 use crate::credit::Method;
 use crate::fixture::Fixture;
@@ -442,6 +443,17 @@ pub(super) fn job(turns: &[Turn], parent: Option<Policy>) -> TrainJob {
     }
 }
 
+impl NnTrainer {
+    /// A step as the loop takes it: trained, evaluated, with its files.
+    pub(super) fn step(
+        &self,
+        job: &TrainJob,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Candidate, TrainError> {
+        candidate(self, self, job, pause)
+    }
+}
+
 /// Saves a candidate and makes it the newest version, without a ledger.
 pub(super) fn adopt(fixture: &Fixture, candidate: &Candidate, version: u64) -> Policy {
     let policy = Policy {
@@ -469,15 +481,15 @@ async fn a_step_goes_on_exactly_from_memory_from_disk_and_after_a_refusal() {
         let other: Vec<Turn> = turns[..2].to_vec();
         let thrown = fresh();
         thrown
-            .train(&self::job(&other, job.parent.clone()), &mut || false)
+            .step(&self::job(&other, job.parent.clone()), &mut || false)
             .unwrap();
 
-        let one = warm.train(&job, &mut || false).unwrap();
-        let two = fresh().train(&job, &mut || false).unwrap();
-        let three = thrown.train(&job, &mut || false).unwrap();
+        let one = warm.step(&job, &mut || false).unwrap();
+        let two = fresh().step(&job, &mut || false).unwrap();
+        let three = thrown.step(&job, &mut || false).unwrap();
         for again in [&two, &three] {
             assert_eq!(one.digest, again.digest, "version {version}");
-            assert!(one.checkpoint == again.checkpoint && one.files == again.files);
+            assert!(one.files == again.files);
             assert_eq!(one.measured, again.measured);
         }
         assert!(one.measured.changed && one.measured.kl_to_reference > 0.0);
@@ -496,7 +508,7 @@ async fn a_step_can_be_stopped_at_every_slice() {
     let trainer = NnTrainer::new(parts, &config()).unwrap();
     let mut slices = 0;
     let whole = trainer
-        .train(&job, &mut || {
+        .step(&job, &mut || {
             slices += 1;
             false
         })
@@ -504,14 +516,14 @@ async fn a_step_can_be_stopped_at_every_slice() {
     assert!(slices > 20, "{slices}");
     for stop_at in 0..slices {
         let mut slice = 0;
-        let stopped = trainer.train(&job, &mut || {
+        let stopped = trainer.step(&job, &mut || {
             slice += 1;
             slice > stop_at
         });
         assert_eq!(stopped.unwrap_err(), TrainError::Stopped);
     }
     assert_eq!(
-        trainer.train(&job, &mut || false).unwrap().digest,
+        trainer.step(&job, &mut || false).unwrap().digest,
         whole.digest
     );
 }
@@ -522,12 +534,12 @@ async fn an_adapter_that_is_not_the_published_one_is_not_trained_from() {
     let parts = parts(&fixture);
     let turns: Vec<Turn> = (0..4).map(|i| sampled(&fixture, &parts, i)).collect();
     let trainer = || NnTrainer::new(parts.clone(), &config()).unwrap();
-    let candidate = trainer().train(&job(&turns, None), &mut || false).unwrap();
+    let candidate = trainer().step(&job(&turns, None), &mut || false).unwrap();
     let mut policy = adopt(&fixture, &candidate, 1);
     // Another digest than the files have, and so no checkpoint either.
     policy.digest = Digest([1; 32]);
     let refused = trainer()
-        .train(&job(&turns, Some(policy)), &mut || false)
+        .step(&job(&turns, Some(policy)), &mut || false)
         .unwrap_err();
     assert!(
         matches!(&refused, TrainError::Failed(why) if why.contains("on disk")),
@@ -565,7 +577,7 @@ async fn held_out_turns_and_the_probe_say_what_the_candidate_does() {
     // A lesson would pull the turn elsewhere.
     job.lessons.clear();
     // What is trained up (and the same, scored as bad), as if it had been held out.
-    let judged = |turn: &Turn, score| crate::trainer::Judged {
+    let judged = |turn: &Turn, score| crate::judged::Judged {
         tokens: [turn.prompt_tokens.as_slice(), turn.completion.tokens()].concat(),
         start: turn.prompt_tokens.len(),
         score,
@@ -576,7 +588,7 @@ async fn held_out_turns_and_the_probe_say_what_the_candidate_does() {
         judged(&turns[0], 0.0),
     ];
     let trainer = NnTrainer::new(parts.clone(), &config()).unwrap();
-    let candidate = trainer.train(&job, &mut || false).unwrap();
+    let candidate = trainer.step(&job, &mut || false).unwrap();
     let measured = &candidate.measured;
     let [up, down, none] = measured.differences[..] else {
         panic!("{:?}", measured.differences)
@@ -600,10 +612,10 @@ async fn after_a_rollback_to_the_base_learning_begins_afresh() {
     let parts = parts(&fixture);
     let turns: Vec<Turn> = (0..6).map(|i| sampled(&fixture, &parts, i)).collect();
     let trainer = NnTrainer::new(parts, &config()).unwrap();
-    let fresh = trainer.train(&job(&turns, None), &mut || false).unwrap();
+    let fresh = trainer.step(&job(&turns, None), &mut || false).unwrap();
     let base = Policy::base(anna(), PolicyVersion(4));
     let again = trainer
-        .train(&job(&turns, Some(base)), &mut || false)
+        .step(&job(&turns, Some(base)), &mut || false)
         .unwrap();
     assert_eq!((again.digest, again.parity), (fresh.digest, fresh.parity));
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use hone_checkpoint::{AdapterConfig, AdapterDtype, DenseConfig, LoraConfig, Target};
 use hone_nn::Model;
 
-use super::learners::Learners;
+use super::learners::{Fresh, Learners};
 use super::memo::Memo;
 use super::parts::NnParts;
 use crate::config::{AdapterForm, AdapterPrecision, Config, GateConfig, LearnerConfig};
@@ -22,6 +22,8 @@ pub struct NnTrainer {
     /// Learners by the adapter they stand at. A learner is taken out while it steps, so that one
     /// that was stopped, failed or panicked is simply gone and read back from its checkpoint.
     pub(super) learners: Mutex<Learners>,
+    /// The newest candidate, until it is evaluated.
+    pub(super) fresh: Mutex<Option<Fresh>>,
     /// What was computed already.
     pub(super) memo: Memo,
     /// Share of the last job that each phase took.
@@ -50,6 +52,7 @@ impl NnTrainer {
         Ok(Self {
             fingerprint: hone_nn::fingerprint(&parts.model),
             learners: Mutex::new(Learners::new(learner.learners_cached_max)),
+            fresh: Mutex::default(),
             memo: Memo::default(),
             usual: Mutex::default(),
             gate: config.gate.clone(),
@@ -95,6 +98,10 @@ impl NnTrainer {
 
     pub(super) fn usual(&self) -> std::sync::MutexGuard<'_, Option<[f64; 4]>> {
         self.usual.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn fresh(&self) -> std::sync::MutexGuard<'_, Option<Fresh>> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn learners(&self) -> std::sync::MutexGuard<'_, Learners> {

@@ -416,6 +416,7 @@ pub(super) fn train(
         ledger: resources.traced(),
         versions: resources.versions.clone(),
         blobs: resources.blobs.clone(),
+        evaluator: trainer.clone(),
         trainer,
         policies: resources.policies.clone(),
         under_way: resources.under_way.clone(),
