@@ -7,6 +7,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod apart;
 mod arrows;
+mod away;
 mod binding;
 mod calls;
 mod chaos;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::program::{Ended, Server, program, run, serving};
 
 #[path = "../support/postgres.rs"]
-mod database;
+pub(crate) mod database;
 
 /// A database of its own on this process's server.
 async fn fresh(name: &str) -> String {

@@ -113,6 +113,12 @@ impl Server {
         assert!(made.unwrap().success(), "there is no database {name}");
     }
 
+    /// The socket on which it listens.
+    #[allow(dead_code, reason = "not every test that has a server needs it")]
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
+    }
+
     /// The address of one of its databases, for a user.
     pub(crate) fn url_of(&self, user: &str, database: &str) -> String {
         let socket = self.folder.display().to_string().replace('/', "%2F");

@@ -34,6 +34,11 @@ pub struct Config {
     pub retry_ms_max: u64,
     /// Failures of one write by itself after which it is left, so that the others go on.
     pub attempts_max: u32,
+    /// How long one write to the ledger may take before its turns go into the spool.
+    pub spool_after_ms: u64,
+    /// How long one write to the ledger of what waited in the spool may take; twice as long after each that took
+    /// longer, up to 16 times.
+    pub ship_ms_max: u64,
     /// How long finishing may take after the stop began.
     pub drain_ms: u64,
 }
@@ -53,6 +58,8 @@ impl Config {
             ("collect.tick_ms", self.tick_ms),
             ("collect.retry_ms_min", self.retry_ms_min),
             ("collect.attempts_max", u64::from(self.attempts_max)),
+            ("collect.spool_after_ms", self.spool_after_ms),
+            ("collect.ship_ms_max", self.ship_ms_max),
         ];
         if let Some((key, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
             return Err(format!("{key} must be at least 1"));
@@ -64,6 +71,14 @@ impl Config {
             return Err("collect.open_ms_max must not be below collect.session_ttl_ms".to_owned());
         }
         Ok(())
+    }
+
+    /// The pause after so many failures in a row before it.
+    pub(crate) fn pause_ms(&self, failures_in_row: u32) -> u64 {
+        let doubled = self
+            .retry_ms_min
+            .saturating_mul(1 << failures_in_row.min(20));
+        doubled.min(self.retry_ms_max)
     }
 
     /// Settings for tests of this crate and of the ring: small numbers.
@@ -83,6 +98,8 @@ impl Config {
             retry_ms_min: 10,
             retry_ms_max: 80,
             attempts_max: 4,
+            spool_after_ms: 1_000,
+            ship_ms_max: 1_000,
             drain_ms: 1_000,
         }
     }

@@ -6,7 +6,7 @@ use hone_domain::SessionIndex;
 use hone_ledger::Ledger;
 use hone_runtime::{Clock, Ids, StatusRegistry};
 
-use crate::{Carry, Config};
+use crate::{Carry, Config, Spool};
 
 /// The index that the gateway binds with. The gateway records ended turns into it.
 pub type SharedIndex = Arc<Mutex<SessionIndex>>;
@@ -20,6 +20,8 @@ pub struct Ctx {
     pub ids: Arc<dyn Ids>,
     /// The gateway's session index.
     pub index: SharedIndex,
+    /// Where turns wait while the ledger does not answer.
+    pub spool: Arc<Spool>,
     /// What survives a restart of the loop; made once per process, cloned into every run.
     pub carry: Carry,
     /// The clock.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use hone_domain::{Feedback, Millis, NextState, Reason, Receipt, SessionIndex, Transition, TurnId};
 use hone_ledger::{FeedbackOutcome, LedgerError, WaitingTurn};
-use hone_runtime::{Effects, Notification, Outbox};
+use hone_runtime::{Effects, Notification, Outbox, Shutdown};
+use tokio::time::timeout;
 
 use crate::{Batch, Ctx, Effect, Heard, Loaded, OpenMeta, Place, Report, Said, State, Wrote};
 
@@ -16,8 +17,10 @@ const LOAD_PAGE: usize = 256;
 /// Performs collect's effects.
 #[derive(Clone)]
 pub struct CollectEffects {
-    ctx: Arc<Ctx>,
+    pub(crate) ctx: Arc<Ctx>,
     outbox: Outbox<Notification>,
+    /// Shipping ends with it; what is left is shipped by the next start.
+    pub(crate) stop: Option<Shutdown>,
     began_ms: Millis,
     /// What a load that failed half-way has put into the index; nothing is put there twice.
     restored: Arc<Mutex<HashSet<TurnId>>>,
@@ -28,11 +31,22 @@ impl CollectEffects {
     pub fn new(ctx: Ctx, outbox: Outbox<Notification>) -> Self {
         let began_ms = ctx.clock.now_ms();
         ctx.carry.begin_run();
+        // Their clients heard no receipt from the run that failed.
+        ctx.spool.mark_late(ctx.carry.orphaned());
         Self {
             ctx: Arc::new(ctx),
             outbox,
+            stop: None,
             began_ms,
             restored: Arc::default(),
+        }
+    }
+
+    /// The same, which leaves the spool alone from this shutdown on.
+    pub fn until(self, stop: Shutdown) -> Self {
+        Self {
+            stop: Some(stop),
+            ..self
         }
     }
 
@@ -130,16 +144,37 @@ impl CollectEffects {
 
     async fn write(&self, mut batch: Batch) -> Wrote {
         let mut wrote = Wrote::default();
-        let written = self.write_all(&mut batch, &mut wrote).await;
+        let spool = &self.ctx.spool;
+        let written = self.write_in_time(&mut batch, &mut wrote).await;
         if let Err(error) = written {
-            wrote.error = Some(error.to_string());
             for said in batch.said.drain(..) {
                 // Who sent it can send it again, and knows better than we whether to.
                 let _told = said.reply.send(Err(error.to_string()));
             }
+            // They stay in doubt: the answer may be lost and not the write.
+            wrote.dropped.extend(drop_unawaited(&mut batch));
+            match error {
+                LedgerError::Failed(error) if spool.takes() => {
+                    tracing::warn!(error, "the ledger does not answer: turns go into the spool");
+                    spool.note_away(true);
+                    self.put_into_spool(&mut batch, &mut wrote).await;
+                }
+                error => wrote.error = Some(error.to_string()),
+            }
         }
+        wrote.stand = spool.stand();
         wrote.unfinished = batch;
         wrote
+    }
+
+    /// Writes a batch; with a spool behind it, not longer than receipts can wait.
+    async fn write_in_time(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
+        if !self.ctx.spool.takes() {
+            return self.write_all(batch, wrote).await;
+        }
+        let limit = Duration::from_millis(self.ctx.config.spool_after_ms);
+        let written = timeout(limit, Box::pin(self.write_all(batch, wrote))).await;
+        written.unwrap_or_else(|_| Err(took_too_long(limit)))
     }
 
     async fn write_all(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
@@ -163,14 +198,7 @@ impl CollectEffects {
             }
         }
         carry.doubt(batch.turns.iter().map(|turn| turn.id));
-        let forgotten = match self.ctx.ledger.record_turns(&batch.turns).await {
-            Ok(forgotten) => forgotten,
-            Err(error) => {
-                // They stay in doubt: the answer may be lost and not the write.
-                wrote.dropped = drop_unawaited(batch);
-                return Err(error);
-            }
-        };
+        let forgotten = self.ctx.ledger.record_turns(&batch.turns).await?;
         let turns = std::mem::take(&mut batch.turns);
         wrote.recorded += turns.len() as u64;
         for (turn, receipt) in turns.iter().zip(std::mem::take(&mut batch.receipts)) {
@@ -221,7 +249,7 @@ impl CollectEffects {
     }
 
     /// Writes the first feedback of the batch; the transition it makes joins the batch.
-    async fn write_feedback(
+    pub(crate) async fn write_feedback(
         &self,
         batch: &mut Batch,
         wrote: &mut Wrote,
@@ -292,10 +320,17 @@ impl CollectEffects {
         Ok(())
     }
 
-    fn notify(&self) {
+    pub(crate) fn notify(&self) {
         // A full queue holds a notification already.
         let _notified = self.outbox.send(Notification).is_ok();
     }
+}
+
+pub(crate) fn took_too_long(limit: Duration) -> LedgerError {
+    LedgerError::Failed(format!(
+        "the ledger did not take a write within {} ms",
+        limit.as_millis()
+    ))
 }
 
 /// Drops turns whose clients have stopped waiting; the others are tried again.
@@ -319,6 +354,12 @@ impl Effects<State> for CollectEffects {
         match effect {
             Effect::Load => Report::Loaded(self.load().await.map_err(|e| e.to_string())),
             Effect::Write(batch) => Report::Wrote(Box::new(self.write(*batch).await)),
+            Effect::Spool(batch) => Report::Wrote(Box::new(self.spool(*batch).await)),
+            Effect::Ship(ship) => Report::Shipped(self.ship(ship).await),
+            Effect::Rest(ms) => {
+                self.rest(Duration::from_millis(ms)).await;
+                Report::Rested
+            }
             Effect::Refuse(receipt, reason) => {
                 let _told = receipt.send(Receipt::NotCollected(reason));
                 Report::Done

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::testing::{feedback, observed, turn};
-use crate::{Carry, Config, Input};
+use crate::{Carry, Config, Input, Spool};
 
 struct Rig {
     ctx: Ctx,
@@ -40,6 +40,7 @@ async fn rig() -> Rig {
         ledger: ledger.clone(),
         ids: Arc::new(SeededIds::new(3)),
         index: Arc::new(Mutex::new(SessionIndex::new(bounds))),
+        spool: Spool::off(),
         carry: Carry::default(),
         clock: Arc::new(ManualClock::at(1_000)),
         config: Config::for_tests(),

@@ -1,11 +1,13 @@
 //! What enters collect, what it wants done and what comes back.
 
 use hone_domain::{
-    Feedback, GroupId, Millis, NextState, Reason, Receipt, Scope, SessionId, Transition,
-    TransitionId, Turn, TurnId,
+    Feedback, GroupId, Millis, NextState, Reason, Receipt, Scope, SessionId, StopReason,
+    Transition, TransitionId, Turn, TurnId, TurnKind,
 };
 use hone_ledger::FeedbackOutcome;
 use tokio::sync::oneshot;
+
+use crate::Stand;
 
 /// What the gateway sends.
 #[derive(Debug)]
@@ -109,8 +111,14 @@ impl Batch {
 pub enum Effect {
     /// Read the turns that wait for a next state, and restore the index the first time.
     Load,
-    /// Write a batch, sign its receipts, notify the judge.
+    /// Write a batch, sign its receipts, notify the judge. What a ledger that does not answer leaves goes into the spool.
     Write(Box<Batch>),
+    /// Put a batch into the spool, behind what waits there, and sign its receipts.
+    Spool(Box<Batch>),
+    /// Write what waited longest in the spool, and notify the judge.
+    Ship(Ship),
+    /// Wait before the spool is shipped again.
+    Rest(u64),
     /// Sign a receipt with a reason.
     Refuse(oneshot::Sender<Receipt>, Reason),
     /// Tell a sender of feedback that it was not taken.
@@ -121,6 +129,32 @@ pub enum Effect {
     Evict(Millis),
     /// Forget one session in the index.
     Forget(SessionId),
+}
+
+/// How the spool is to be shipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ship {
+    /// Most records.
+    pub most: usize,
+    /// How long one write may take.
+    pub limit_ms: u64,
+    /// The first record failed by itself again and again: where a later turn can be written, it is left.
+    pub doubts_first: bool,
+}
+
+/// How shipping went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shipped {
+    /// Turns that are in the ledger now.
+    pub turns: u64,
+    /// New transitions.
+    pub transitions: u64,
+    /// Records that were damaged, could not be read, or that the ledger took none of while it took others.
+    pub lost: u64,
+    /// How full the spool is.
+    pub stand: Stand,
+    /// Why no more of them were written.
+    pub error: Option<String>,
 }
 
 /// What the loop remembers of a turn that waits for a next state.
@@ -142,6 +176,29 @@ pub struct OpenMeta {
     pub is_settled_by_feedback: bool,
     /// Its completion is to be checked, so it goes to the judge even if nothing answers it.
     pub is_checked: bool,
+}
+
+impl OpenMeta {
+    /// Of a turn that has just ended; none where the ledger will not keep it waiting for a next state.
+    pub(crate) fn of(turn: &Turn) -> Option<Self> {
+        let waits = turn.kind == TurnKind::Main
+            && turn.untrainable.is_none()
+            && !turn.completion.is_empty()
+            && turn.completion.stop() != StopReason::Cancelled;
+        waits.then(|| Self {
+            turn: turn.id,
+            place: Place {
+                session: turn.session,
+                scope: turn.scope.clone(),
+            },
+            owner: turn.owner.clone(),
+            group: turn.group,
+            finished_ms: turn.finished_ms,
+            has_feedback: false,
+            is_settled_by_feedback: false,
+            is_checked: !turn.admission.checks.is_empty(),
+        })
+    }
 }
 
 /// What was found in the ledger.
@@ -176,9 +233,15 @@ pub enum Heard {
 pub struct Wrote {
     /// Turns recorded.
     pub recorded: u64,
+    /// Turns that are in the spool.
+    pub spooled: u64,
+    /// Turns that nobody tried to record, because the spool is full.
+    pub refused: Vec<TurnId>,
+    /// How full the spool is.
+    pub stand: Stand,
     /// Recorded turns whose client had been told that they are not.
     pub late: Vec<TurnId>,
-    /// Turns dropped, because the ledger failed and nobody waited any more. They may be in the
+    /// Turns dropped, because the ledger failed and nobody waited any more, or the spool was full. They may be in the
     /// ledger all the same, where the answer was lost and not the write.
     pub dropped: Vec<TurnId>,
     /// New transitions.
@@ -204,6 +267,10 @@ pub enum Report {
     Loaded(Result<Loaded, String>),
     /// How a write went.
     Wrote(Box<Wrote>),
+    /// How shipping went.
+    Shipped(Shipped),
+    /// A rest is over.
+    Rested,
     /// A pause is over.
     Resumed,
     /// Done, and nothing to say about it.

@@ -5,18 +5,23 @@
 //! - Out: [`Notification`] to the judge for every new transition.
 //! - Rights: writes turns, transitions, feedback and settled turns into the ledger; restores the
 //!   gateway's session index once per process and forgets idle sessions in it.
-//! - Promises: a receipt says `Collected` only when the turn is on disk. Everything that came
-//!   while one transaction ran goes into the next. Every recorded turn gets a next state or a
+//! - Promises: a receipt says `Collected` only when the turn is in the ledger, durably, and `Spooled` only when it is
+//!   durable in the spool, which takes turns while the ledger does not answer and ships them to it in their order.
+//!   Everything that came while one transaction ran goes into the next. Every recorded turn gets a next state or a
 //!   reason; a turn whose client was told that it is not collected is settled as `late_receipt`.
 //! - Never: reads what was said, asks a model, or makes the gateway wait for anything but a receipt.
 
+mod behind;
 mod carry;
 mod config;
+mod counts;
 mod ctx;
 mod effects;
 mod event;
 mod queue;
 mod sessions;
+mod shipping;
+mod spool;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -30,8 +35,10 @@ pub use config::Config;
 pub use ctx::{Ctx, SharedIndex};
 pub use effects::CollectEffects;
 pub use event::{
-    Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote,
+    Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Ship, Shipped,
+    Wrote,
 };
+pub use spool::{Spool, Stand};
 pub use state::State;
 
 /// The loop's name in the status registry.
@@ -67,8 +74,8 @@ pub async fn run(
         registry: ctx.registry.clone(),
     };
     let drain_ms = config.drain_ms;
-    let state = State::new(config, ctx.ids.clone());
-    let effects = CollectEffects::new(ctx, outbox);
+    let state = State::new(config, ctx.ids.clone()).behind(ctx.spool.stand());
+    let effects = CollectEffects::new(ctx, outbox).until(shutdown.clone());
     match drive(state, effects, inbox, shutdown, drive_config).await {
         Ended::Drained => Ok(()),
         Ended::Deadline => Err(Error::DrainDeadline(drain_ms)),

@@ -4,40 +4,26 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use hone_domain::{
-    Feedback, Millis, NextState, Reason, Receipt, SessionId, StopReason, Transition, TransitionId,
-    Turn, TurnId, TurnKind,
+    Feedback, Millis, NextState, Reason, Receipt, SessionId, Transition, TransitionId, Turn, TurnId,
 };
 use hone_ledger::FeedbackOutcome;
 use hone_runtime::{Event, Ids, LoopState};
 use tokio::sync::oneshot;
 
+use crate::behind::{Behind, Then};
+use crate::counts::{Counts, spool_numbers};
 use crate::queue::{Item, Queue, text_bytes};
 use crate::sessions::Sessions;
-use crate::{Config, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Wrote};
+use crate::{
+    Config, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Shipped, Stand,
+    Wrote,
+};
 
 /// Feedback whose turn is not known yet; it is in the ledger already.
 #[derive(Debug)]
 struct EarlyFeedback {
     owner: String,
     settles: bool,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    handed: u64,
-    recorded: u64,
-    late: u64,
-    dropped_full: u64,
-    dropped_failed: u64,
-    next_states: u64,
-    next_states_ignored: u64,
-    next_states_dropped: u64,
-    transitions: u64,
-    settled: u64,
-    feedback: u64,
-    writes: u64,
-    failures: u64,
-    left: u64,
 }
 
 /// The loop's pure half.
@@ -50,6 +36,7 @@ pub struct State {
     pausing: bool,
     failures_in_row: u32,
     failures_alone: u32,
+    behind: Behind,
     open: Sessions,
     loaded: bool,
     loading: bool,
@@ -76,6 +63,7 @@ impl State {
             pausing: false,
             failures_in_row: 0,
             failures_alone: 0,
+            behind: Behind::default(),
             open: Sessions::default(),
             loaded: false,
             loading: false,
@@ -87,6 +75,14 @@ impl State {
             early_feedback: HashMap::new(),
             early_feedback_order: VecDeque::new(),
             counts: Counts::default(),
+        }
+    }
+
+    /// The same, beginning with what an earlier run left in the spool.
+    pub fn behind(self, stand: Stand) -> Self {
+        Self {
+            behind: Behind::with(stand),
+            ..self
         }
     }
 
@@ -121,7 +117,7 @@ impl State {
             return vec![Effect::Refuse(receipt, Reason::QueueFull)];
         }
         let (id, at_once) = (turn.id, turn.is_checked_at_once());
-        let meta = waits_for_next_state(&turn).then(|| meta_of(&turn));
+        let meta = OpenMeta::of(&turn);
         self.queue.push(Item::Turn(turn, receipt));
         let Some(meta) = meta else {
             return Vec::new();
@@ -320,7 +316,8 @@ impl State {
     // === the ledger ===
 
     fn load(&mut self) -> Vec<Effect> {
-        if self.loading || self.draining {
+        // What waits in the spool is among what is to be read.
+        if self.loading || self.draining || self.behind.is_behind {
             return Vec::new();
         }
         self.loading = true;
@@ -357,7 +354,8 @@ impl State {
     /// Begins the next transaction, if none runs and there is anything to write. After a failure
     /// single items are written, so that one that cannot be written does not take others along.
     fn write(&mut self) -> Vec<Effect> {
-        if self.writing || self.pausing || self.queue.len() == 0 {
+        let holds = self.behind.holds() && !self.draining;
+        if self.writing || self.pausing || holds || self.queue.len() == 0 {
             return Vec::new();
         }
         let most = if self.failures_in_row == 0 {
@@ -371,19 +369,29 @@ impl State {
         self.writing = true;
         self.turns_in_write = batch.turns.len();
         self.counts.writes += 1;
-        vec![Effect::Write(Box::new(batch))]
+        vec![match self.behind.is_behind {
+            true => Effect::Spool(Box::new(batch)),
+            false => Effect::Write(Box::new(batch)),
+        }]
     }
 
     fn wrote(&mut self, now_ms: Millis, wrote: Wrote) -> Vec<Effect> {
         self.writing = false;
         self.turns_in_write = 0;
         self.counts.recorded += wrote.recorded;
+        self.counts.spooled += wrote.spooled;
         self.counts.late += wrote.late.len() as u64;
         self.counts.dropped_failed += wrote.dropped.len() as u64;
+        self.counts.dropped_spool += wrote.refused.len() as u64;
         self.counts.transitions += wrote.transitions;
         self.counts.next_states_ignored += wrote.ignored;
         self.counts.settled += wrote.settled;
-        for turn in wrote.late.iter().chain(&wrote.dropped) {
+        for turn in wrote
+            .late
+            .iter()
+            .chain(&wrote.dropped)
+            .chain(&wrote.refused)
+        {
             self.open.close(*turn);
         }
         // An early next state that was given up meant nothing to the ledger if its turn arrived
@@ -402,18 +410,52 @@ impl State {
         for heard in wrote.heard {
             self.heard(now_ms, heard);
         }
+        self.behind.came(wrote.stand);
+        let mut effects = self.ship();
         match wrote.error {
             None => {
                 self.failures_in_row = 0;
                 self.failures_alone = 0;
-                self.write()
+                effects.extend(self.write());
             }
             Some(error) => {
                 let alone = wrote.unfinished.len() == 1;
                 self.queue.put_back(wrote.unfinished);
-                self.failed(&error, alone)
+                effects.extend(self.failed(&error, alone));
             }
         }
+        effects
+    }
+
+    // === the spool ===
+
+    fn ship(&mut self) -> Vec<Effect> {
+        match self.behind.next(&self.config) {
+            Some(ship) if !self.draining => vec![Effect::Ship(ship)],
+            // What is left at the end is shipped by the next start.
+            _ => Vec::new(),
+        }
+    }
+
+    fn shipped(&mut self, shipped: &Shipped) -> Vec<Effect> {
+        self.counts.shipped += shipped.turns;
+        self.counts.transitions += shipped.transitions;
+        self.counts.spool_lost += shipped.lost;
+        let mut effects = match self.behind.shipped(shipped, self.writing, &self.config) {
+            Then::Again => self.ship(),
+            Then::Wait => Vec::new(),
+            Then::Rest(ms) => {
+                self.counts.failures += 1;
+                tracing::debug!(error = shipped.error, ms, "the spool waits for the ledger");
+                vec![Effect::Rest(ms)]
+            }
+            Then::CaughtUp => {
+                tracing::info!("everything that waited in the spool is in the ledger");
+                if self.loaded { Vec::new() } else { self.load() }
+            }
+        };
+        effects.extend(self.write());
+        effects
     }
 
     fn heard(&mut self, now_ms: Millis, heard: Heard) {
@@ -456,10 +498,7 @@ impl State {
     fn failed(&mut self, error: &str, alone: bool) -> Vec<Effect> {
         tracing::warn!(error, "the ledger could not be written");
         self.counts.failures += 1;
-        let doubled = self
-            .config
-            .retry_ms_min
-            .saturating_mul(1 << self.failures_in_row.min(20));
+        let pause_ms = self.config.pause_ms(self.failures_in_row);
         self.failures_in_row = self.failures_in_row.saturating_add(1);
         self.failures_alone = if alone { self.failures_alone + 1 } else { 0 };
         let mut effects = Vec::new();
@@ -468,7 +507,7 @@ impl State {
             effects.extend(self.leave_first());
         }
         self.pausing = true;
-        effects.push(Effect::Pause(doubled.min(self.config.retry_ms_max)));
+        effects.push(Effect::Pause(pause_ms));
         effects
     }
 
@@ -511,30 +550,6 @@ impl State {
     }
 }
 
-/// Whether the ledger will keep it waiting for a next state.
-fn waits_for_next_state(turn: &Turn) -> bool {
-    turn.kind == TurnKind::Main
-        && turn.untrainable.is_none()
-        && !turn.completion.is_empty()
-        && turn.completion.stop() != StopReason::Cancelled
-}
-
-fn meta_of(turn: &Turn) -> OpenMeta {
-    OpenMeta {
-        turn: turn.id,
-        place: Place {
-            session: turn.session,
-            scope: turn.scope.clone(),
-        },
-        owner: turn.owner.clone(),
-        group: turn.group,
-        finished_ms: turn.finished_ms,
-        has_feedback: false,
-        is_settled_by_feedback: false,
-        is_checked: !turn.admission.checks.is_empty(),
-    }
-}
-
 impl LoopState for State {
     type Input = Input;
     type Effect = Effect;
@@ -542,10 +557,19 @@ impl LoopState for State {
 
     fn step(&mut self, now_ms: i64, event: Event<Input, Report>) -> Vec<Effect> {
         match event {
-            Event::Started => self.load(),
+            Event::Started => {
+                let mut effects = self.ship();
+                effects.extend(self.load());
+                effects
+            }
             Event::Arrived(input) => self.arrived(now_ms, input),
             Event::Reported(Report::Loaded(result)) => self.take_loaded(now_ms, result),
             Event::Reported(Report::Wrote(wrote)) => self.wrote(now_ms, *wrote),
+            Event::Reported(Report::Shipped(shipped)) => self.shipped(&shipped),
+            Event::Reported(Report::Rested) => {
+                self.behind.rested();
+                self.ship()
+            }
             Event::Reported(Report::Resumed) => {
                 self.pausing = false;
                 self.write()
@@ -573,34 +597,17 @@ impl LoopState for State {
     }
 
     fn observe(&self) -> Vec<(&'static str, f64)> {
-        let counts = &self.counts;
-        let number = |name, value: u64| (name, value as f64);
-        let held = (self.queue.turns() + self.turns_in_write) as u64;
-        vec![
-            number("turns_handed_total", counts.handed),
-            number("turns_recorded_total", counts.recorded),
-            number(
-                "turns_dropped_total",
-                counts.dropped_full + counts.dropped_failed,
-            ),
-            number("turns_dropped_queue_full_total", counts.dropped_full),
-            number("turns_dropped_ledger_failed_total", counts.dropped_failed),
-            number("turns_held", held),
-            number("turns_late_total", counts.late),
-            number("turns_open", self.open.len() as u64),
-            number("sessions_open", self.open.sessions() as u64),
-            number("next_states_total", counts.next_states),
-            number("next_states_ignored_total", counts.next_states_ignored),
-            number("next_states_dropped_total", counts.next_states_dropped),
-            number("next_states_early", self.early.len() as u64),
-            number("transitions_total", counts.transitions),
-            number("settled_total", counts.settled),
-            number("feedback_total", counts.feedback),
-            number("writes_total", counts.writes),
-            number("ledger_failures_total", counts.failures),
-            number("left_total", counts.left),
-            number("held", self.queue.len() as u64),
-        ]
+        let number = |name, value: usize| (name, value as f64);
+        let mut numbers = self.counts.numbers();
+        numbers.extend(spool_numbers(&self.behind.stand));
+        numbers.extend([
+            number("turns_held", self.queue.turns() + self.turns_in_write),
+            number("turns_open", self.open.len()),
+            number("sessions_open", self.open.sessions()),
+            number("next_states_early", self.early.len()),
+            number("held", self.queue.len()),
+        ]);
+        numbers
     }
 }
 

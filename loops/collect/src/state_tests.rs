@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
-use crate::Batch;
 use crate::testing::{feedback, observed, turn};
+use crate::{Batch, Ship};
 
 type Signed = oneshot::Receiver<Receipt>;
 
@@ -197,7 +197,7 @@ fn accounted(state: &State) -> Result<(), invariants::Broken> {
     let count = |name| numbers[name] as u64;
     invariants::turns_are_accounted(
         count("turns_handed_total"),
-        count("turns_recorded_total"),
+        count("turns_recorded_total") + count("turns_spooled_total"),
         count("turns_dropped_total"),
         count("turns_held"),
     )
@@ -502,7 +502,7 @@ fn loading_is_repeated_until_it_works_and_until_all_is_read() {
         is_checked: false,
         has_feedback: settled,
         is_settled_by_feedback: settled,
-        ..meta_of(&turn(n, n))
+        ..OpenMeta::of(&turn(n, n)).unwrap()
     };
     let loaded = Loaded {
         open: vec![meta(3, false), meta(2, true), meta(1, false)],
@@ -528,8 +528,18 @@ fn loading_is_repeated_until_it_works_and_until_all_is_read() {
 #[derive(Default)]
 struct World {
     turns: BTreeMap<TurnId, (Turn, Option<&'static str>)>,
-    acknowledged: BTreeSet<TurnId>,
+    /// What a spool holds, where there is one.
+    spool: Option<VecDeque<Spooled>>,
 }
+
+enum Spooled {
+    Turn(Box<Turn>),
+    Next(Transition),
+    Settle(TurnId),
+}
+
+/// Records that the spool of the model takes.
+const SPOOLED_MAX: usize = 40;
 
 impl World {
     fn end(&mut self, turn: TurnId, how: &'static str) -> bool {
@@ -543,7 +553,10 @@ impl World {
     }
 
     fn write(&mut self, mut batch: Batch, fails: bool) -> Wrote {
-        let mut wrote = Wrote::default();
+        if fails && self.spool.is_some() {
+            return self.put(batch);
+        }
+        let mut wrote = self.told();
         if fails {
             wrote.error = Some("disk full".into());
             wrote.unfinished = batch;
@@ -553,9 +566,7 @@ impl World {
             wrote.recorded += 1;
             let id = turn.id;
             self.turns.entry(id).or_insert((turn, None));
-            if receipt.send(Receipt::Collected).is_ok() {
-                self.acknowledged.insert(id);
-            } else {
+            if receipt.send(Receipt::Collected).is_err() {
                 wrote.late.push(id);
                 self.end(id, "late");
             }
@@ -573,10 +584,81 @@ impl World {
         wrote
     }
 
+    fn told(&self) -> Wrote {
+        Wrote {
+            stand: self.stand(),
+            ..Wrote::default()
+        }
+    }
+
+    fn stand(&self) -> Stand {
+        Stand {
+            records: self.spool.as_ref().map_or(0, VecDeque::len) as u64,
+            ..Stand::default()
+        }
+    }
+
+    /// As the effects put a batch into the spool, with turns that found no room refused.
+    fn put(&mut self, mut batch: Batch) -> Wrote {
+        let mut wrote = Wrote::default();
+        let spool = self.spool.as_mut().unwrap();
+        let mut late = Vec::new();
+        for (turn, receipt) in batch.turns.drain(..).zip(batch.receipts.drain(..)) {
+            if spool.len() >= SPOOLED_MAX {
+                let _told = receipt.send(Receipt::NotCollected(Reason::SpoolFull));
+                wrote.refused.push(turn.id);
+                continue;
+            }
+            wrote.spooled += 1;
+            if receipt.send(Receipt::Spooled).is_err() {
+                wrote.late.push(turn.id);
+                late.push(Spooled::Settle(turn.id));
+            }
+            spool.push_back(Spooled::Turn(Box::new(turn)));
+        }
+        wrote.closed = batch.transitions.iter().map(|next| next.turn).collect();
+        wrote
+            .closed
+            .extend(batch.settles.iter().map(|(turn, _)| *turn));
+        spool.extend(batch.transitions.drain(..).map(Spooled::Next));
+        spool.extend(
+            batch
+                .settles
+                .drain(..)
+                .map(|(turn, _)| Spooled::Settle(turn)),
+        );
+        spool.extend(late);
+        wrote.stand = self.stand();
+        wrote
+    }
+
+    fn ship(&mut self, ship: Ship, fails: bool) -> Shipped {
+        let mut shipped = Shipped::default();
+        for _ in 0..ship.most {
+            let Some(first) = self.spool.as_mut().and_then(VecDeque::pop_front) else {
+                break;
+            };
+            match first {
+                Spooled::Turn(turn) => {
+                    let id = turn.id;
+                    self.turns.entry(id).or_insert((*turn, None));
+                    shipped.turns += 1;
+                }
+                Spooled::Next(next) => {
+                    shipped.transitions += u64::from(self.end(next.turn, "transition"));
+                }
+                Spooled::Settle(turn) => drop(self.end(turn, "reason")),
+            }
+        }
+        shipped.error = fails.then(|| "it does not answer".to_owned());
+        shipped.stand = self.stand();
+        shipped
+    }
+
     fn load(&self) -> Loaded {
         let open = self.turns.values().filter(|(_, end)| end.is_none());
         Loaded {
-            open: open.map(|(turn, _)| meta_of(turn)).collect(),
+            open: open.filter_map(|(turn, _)| OpenMeta::of(turn)).collect(),
             truncated: false,
         }
     }
@@ -590,8 +672,12 @@ proptest! {
     #[test]
     fn every_turn_ends_whatever_happens(
         chaos in proptest::collection::vec((any::<u8>(), 1_u128..12, any::<bool>()), 1..300),
+        has_spool in any::<bool>(),
     ) {
-        let mut world = World::default();
+        let mut world = World {
+            spool: has_spool.then(VecDeque::new),
+            ..World::default()
+        };
         let (mut now_ms, mut collect) = (0, State::new(Config::for_tests(), Arc::new(SeededIds::new(1))));
         let mut under_way = collect.step(0, Event::Started);
         let mut waiting: Vec<(TurnId, Signed)> = Vec::new();
@@ -613,6 +699,7 @@ proptest! {
                 }
                 110..116 => {
                     collect = State::new(Config::for_tests(), Arc::new(SeededIds::new(u64::from(what))));
+                    collect = collect.behind(world.stand());
                     under_way = collect.step(now_ms, Event::Started);
                 }
                 116..130 => under_way.extend(collect.step(now_ms, Event::Ticked)),
@@ -633,7 +720,7 @@ proptest! {
             }
         }
         for (turn, mut signed) in waiting {
-            if signed.try_recv() == Ok(Receipt::Collected) {
+            if matches!(signed.try_recv(), Ok(Receipt::Collected | Receipt::Spooled)) {
                 told.insert(turn);
             }
         }
@@ -654,6 +741,9 @@ fn perform(
         Effect::Load if fails => Report::Loaded(Err("locked".into())),
         Effect::Load => Report::Loaded(Ok(world.load())),
         Effect::Write(batch) => Report::Wrote(Box::new(world.write(*batch, fails))),
+        Effect::Spool(batch) => Report::Wrote(Box::new(world.put(*batch))),
+        Effect::Ship(ship) => Report::Shipped(world.ship(ship, fails)),
+        Effect::Rest(_) => Report::Rested,
         Effect::Pause(_) => Report::Resumed,
         Effect::Refuse(receipt, reason) => {
             let _told = receipt.send(Receipt::NotCollected(reason));

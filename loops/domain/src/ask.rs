@@ -208,8 +208,10 @@ impl Predicted {
 /// What became of a turn's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receipt {
-    /// On disk.
+    /// In the ledger, durably.
     Collected,
+    /// Durable in the local spool, which ships it to the ledger when that answers again.
+    Spooled,
     /// Not collected, and why.
     NotCollected(Reason),
 }

@@ -49,6 +49,8 @@ reasons! {
     QueueFull = "queue_full", "the recorder could not keep up and dropped it";
     /// The ledger could not be written.
     LedgerFailed = "ledger_failed", "the ledger could not be written; see the server's log";
+    /// The ledger does not answer and the spool is full.
+    SpoolFull = "spool_full", "the database does not answer, and the spool that takes turns meanwhile is full";
     /// The receipt came after the client was told it would not.
     LateReceipt = "late_receipt", "its record was not confirmed in time, and the client was told that it is not collected";
     /// A housekeeping call.

@@ -80,8 +80,19 @@ impl LateTurns {
     /// # Errors
     /// The ledger's, or the file system's as a failure; the notes are then kept.
     pub async fn settle(&self, ledger: &dyn Ledger) -> Result<usize, LedgerError> {
-        let failed = |error: std::io::Error| LedgerError::Failed(format!("{FILE}: {error}"));
-        let noted = self.all().map_err(failed)?;
+        let noted = self.settle_and_keep(ledger).await?;
+        let mut notes = self.notes();
+        notes.file.set_len(0).map_err(|error| failed(&error))?;
+        notes.next = 0;
+        Ok(noted.len())
+    }
+
+    /// As [`Self::settle`], and keeps the notes: noted turns may still lie in a spool.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn settle_and_keep(&self, ledger: &dyn Ledger) -> Result<Vec<TurnId>, LedgerError> {
+        let noted = self.all().map_err(|error| failed(&error))?;
         for turns in noted.chunks(256) {
             let turns: Vec<(TurnId, Reason)> = turns
                 .iter()
@@ -89,11 +100,12 @@ impl LateTurns {
                 .collect();
             ledger.settle_turns(&turns).await?;
         }
-        let mut notes = self.notes();
-        notes.file.set_len(0).map_err(failed)?;
-        notes.next = 0;
-        Ok(noted.len())
+        Ok(noted)
     }
+}
+
+fn failed(error: &std::io::Error) -> LedgerError {
+    LedgerError::Failed(format!("{FILE}: {error}"))
 }
 
 #[cfg(test)]

@@ -390,6 +390,18 @@ pub trait Ledger: Reading {
     /// forgotten before they came.
     async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError>;
 
+    /// As [`Self::record_turns`], for turns that waited in a spool, perhaps since an earlier process. `mark` is the
+    /// [`Self::forget_mark`] of the process that answered: later wishes to have a whole scope forgotten hold for turns
+    /// that began before them. What knows no such wishes takes them as any others.
+    async fn record_spooled(&self, turns: &[Turn], _mark: i64) -> Result<Vec<TurnId>, LedgerError> {
+        self.record_turns(turns).await
+    }
+
+    /// The number of the newest wish to be forgotten that is older than this process.
+    fn forget_mark(&self) -> i64 {
+        0
+    }
+
     /// Settles turns with their next states. A turn that already has a transition, or is settled,
     /// keeps what it has. Unknown turns are ignored. Session and scope are the turn's own,
     /// whatever the transition says. Returns the ids of new transitions.

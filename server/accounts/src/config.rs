@@ -47,6 +47,8 @@ pub struct PeopleConfig {
     pub hashing_parallel: usize,
     /// How often changes of other processes are looked for, in milliseconds.
     pub look_ms: u64,
+    /// How long whoever the store knew is still known while it does not answer, in milliseconds.
+    pub away_ms_max: i64,
     /// Tokens of an identity provider; none are taken without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oidc: Option<OidcConfig>,
@@ -197,6 +199,9 @@ impl PeopleConfig {
         ];
         if let Some((key, _)) = counts.iter().find(|(_, value)| *value <= 0) {
             return Err(format!("people.{key} must be at least 1"));
+        }
+        if self.away_ms_max < 0 {
+            return Err("people.away_ms_max must not be negative".to_owned());
         }
         if let Some(oidc) = &self.oidc {
             oidc.validate()?;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::error::{outdated_key, secret_error, too_many, wrong_password};
 use crate::groups::Groups;
-use crate::known::{Known, Memory, Recall};
+use crate::known::{Known, Memory};
 use crate::lock::locked;
 use crate::login_throttle::{LoginThrottle, Place};
 use crate::oidc::Tokens;
@@ -25,6 +25,12 @@ use crate::{AuthMethod, Caller, EffectiveLimits, Error, PeopleConfig, audit, oid
 
 /// Longest that somebody waits for others' secrets to be hashed.
 const HASHING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the store.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same, about somebody whom it knew before.
+pub(crate) const KNOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long it is not asked about such people again after it did not answer.
+pub(crate) const SILENT_MS: Millis = 1_000;
 /// Failed tries of one address per failed try that one name may have.
 const TRIES_PER_ADDRESS: u32 = 5;
 /// Failed tries of one name from everywhere per failed try that it may have from one address.
@@ -48,6 +54,10 @@ pub struct Directory {
     pub(crate) addresses: Mutex<LoginThrottle<IpAddr>>,
     pub(crate) key_addresses: Mutex<LoginThrottle<IpAddr>>,
     pub(crate) revision: AtomicU64,
+    /// When the store answered last.
+    pub(crate) answered_ms: AtomicI64,
+    /// Whom it was asked about in vain lately is not asked about again before.
+    pub(crate) silent_until_ms: AtomicI64,
     pub(crate) has_users: AtomicBool,
     pub(crate) has_keys: AtomicBool,
     pub(crate) groups: Mutex<Arc<Groups>>,
@@ -94,6 +104,8 @@ impl Directory {
                 rows,
             )),
             revision: AtomicU64::new(store.revision().await?),
+            answered_ms: AtomicI64::new(clock.now_ms()),
+            silent_until_ms: AtomicI64::new(0),
             has_users: AtomicBool::new(false),
             has_keys: AtomicBool::new(false),
             groups: Mutex::default(),
@@ -152,16 +164,21 @@ impl Directory {
         entry: &AuditEntry,
     ) -> Result<Changed, LedgerError> {
         let changed = self.store.change(change, entry).await?;
-        locked(&self.memory).forget();
+        match takes_nothing(change) {
+            true => locked(&self.memory).outdate(self.now_ms()),
+            false => locked(&self.memory).forget(),
+        }
         self.count().await?;
         Ok(changed)
     }
 
     /// Forgets what another process changed, and notes uses; to be called now and then.
     pub async fn look(&self) -> Result<(), LedgerError> {
-        let revision = self.store.revision().await?;
+        let looked = timeout(STORE_TIMEOUT, self.store.revision()).await;
+        let revision = looked.unwrap_or_else(|_| Err(silent()))?;
+        let before_ms = self.answered_ms.swap(self.now_ms(), Ordering::Relaxed);
         if self.revision.swap(revision, Ordering::Relaxed) != revision {
-            locked(&self.memory).forget();
+            locked(&self.memory).outdate(before_ms);
             self.count().await?;
         }
         Ok(())
@@ -182,15 +199,8 @@ impl Directory {
             return Ok(tokens.caller(key, self.now_ms()).await);
         }
         let (secret, now_ms) = (secrets::digest(key), self.now_ms());
-        let asked = match locked(&self.memory).recall(&secret, now_ms) {
-            Recall::Known(caller) => return Ok(Some(*caller)),
-            Recall::Wrong => return Ok(None),
-            Recall::Ask(asked) => asked,
-        };
-        let found = self.find_key(peer, key, now_ms).await?;
-        let caller = found.as_ref().map(|known| known.caller.clone());
-        locked(&self.memory).learn(secret, asked, found, now_ms);
-        Ok(caller)
+        self.remembered(secret, now_ms, || self.find_key(peer, key, now_ms))
+            .await
     }
 
     pub(crate) async fn find_key(
@@ -230,6 +240,8 @@ impl Directory {
             idle_ms: Millis::MAX / 2,
             used_ms: now_ms,
             noted: false,
+            verified_ms: now_ms,
+            is_stale: false,
             caller: Caller {
                 owner: stored.owner,
                 role: stored.role.meet(most),
@@ -250,15 +262,8 @@ impl Directory {
     /// Who signed in with this cookie; none if nobody did, or too long ago.
     pub async fn session(&self, token: &str) -> Result<Option<Caller>, Error> {
         let (secret, now_ms) = (secrets::digest(token), self.now_ms());
-        let asked = match locked(&self.memory).recall(&secret, now_ms) {
-            Recall::Known(caller) => return Ok(Some(*caller)),
-            Recall::Wrong => return Ok(None),
-            Recall::Ask(asked) => asked,
-        };
-        let found = self.find_session(secret, now_ms).await?;
-        let caller = found.as_ref().map(|known| known.caller.clone());
-        locked(&self.memory).learn(secret, asked, found, now_ms);
-        Ok(caller)
+        let find = || async { Ok(self.find_session(secret, now_ms).await?) };
+        self.remembered(secret, now_ms, find).await
     }
 
     pub(crate) async fn find_session(
@@ -280,6 +285,8 @@ impl Directory {
             idle_ms: self.config.session_idle_ms,
             used_ms: now_ms,
             noted: false,
+            verified_ms: now_ms,
+            is_stale: false,
             caller: caller_of(user),
         }))
     }
@@ -374,6 +381,25 @@ impl Directory {
     }
 }
 
+pub(crate) fn silent() -> LedgerError {
+    LedgerError::Failed(format!(
+        "the ledger did not answer within {} s",
+        STORE_TIMEOUT.as_secs()
+    ))
+}
+
+/// Whether a change takes no right from anybody.
+fn takes_nothing(change: &PeopleChange) -> bool {
+    matches!(
+        change,
+        PeopleChange::AddUser(_)
+            | PeopleChange::AddKey(_)
+            | PeopleChange::SignIn(_)
+            | PeopleChange::Invite(_)
+            | PeopleChange::TakeInvite(..)
+    )
+}
+
 /// Hashes or verifies a password off the async threads, where there is a place.
 pub(crate) async fn slowly<T: Send + 'static>(
     places: &Arc<Semaphore>,
@@ -432,6 +458,9 @@ pub(crate) fn caller_of(user: User) -> Caller {
     }
 }
 
+#[cfg(test)]
+#[path = "away_tests.rs"]
+mod away_tests;
 #[cfg(test)]
 #[path = "tries_tests.rs"]
 mod tries_tests;

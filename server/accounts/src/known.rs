@@ -1,5 +1,6 @@
 //! What was verified a moment ago: keys and sign-ins by SHA-256 of the secret, so that a request
-//! costs one look-up. Everything is forgotten whenever people change.
+//! costs one look-up. Whenever people change, everything is verified anew when it comes next; until the store has said
+//! so, what was verified before is remembered for the time in which the store does not answer.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,6 +24,10 @@ pub(crate) struct Known {
     pub(crate) used_ms: Millis,
     /// Whether the store has that.
     pub(crate) noted: bool,
+    /// When the store said so.
+    pub(crate) verified_ms: Millis,
+    /// People changed since then.
+    pub(crate) is_stale: bool,
 }
 
 /// Rows by the secret's digest, so many at most.
@@ -96,10 +101,20 @@ pub(crate) struct Memory {
 pub(crate) enum Recall {
     /// It is valid.
     Known(Box<Caller>),
+    /// It was valid before people changed: ask the store, and say with the answer what this is.
+    Stale(u64, Box<Stale>),
     /// It was found to be wrong a moment ago.
     Wrong,
     /// Ask the store, and say with the answer what this is.
     Ask(u64),
+}
+
+/// What was valid before people changed.
+#[derive(Debug)]
+pub(crate) struct Stale {
+    pub(crate) caller: Caller,
+    /// When the store said so.
+    pub(crate) verified_ms: Millis,
 }
 
 /// How long a wrong secret is remembered.
@@ -115,13 +130,29 @@ impl Memory {
         }
     }
 
+    /// What an answer of the store that is asked for now belongs to.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Whose secret this is. Notes the use.
     pub(crate) fn recall(&mut self, secret: &Digest, now_ms: Millis) -> Recall {
         if let Some(known) = self.rows.get(secret) {
             if known.ends_ms > now_ms && known.used_ms + known.idle_ms > now_ms {
                 known.used_ms = now_ms;
                 known.noted = false;
-                return Recall::Known(Box::new(known.caller.clone()));
+                let caller = known.caller.clone();
+                return match known.is_stale {
+                    false => Recall::Known(Box::new(caller)),
+                    true => {
+                        let verified_ms = known.verified_ms;
+                        let stale = Stale {
+                            caller,
+                            verified_ms,
+                        };
+                        Recall::Stale(self.revision, Box::new(stale))
+                    }
+                };
             }
             self.rows.remove(secret);
         }
@@ -138,6 +169,7 @@ impl Memory {
             return;
         }
         let Some(known) = found else {
+            self.rows.remove(&secret);
             self.wrong.insert(secret, now + WRONG_MS);
             return;
         };
@@ -147,7 +179,19 @@ impl Memory {
         }
     }
 
-    /// Forgets everything: somebody changed.
+    /// Somebody changed: everything is verified anew when it comes next. `now_ms` is when the store was known to
+    /// answer, so that what is fresh was right until then.
+    pub(crate) fn outdate(&mut self, now_ms: Millis) {
+        self.revision += 1;
+        for (_, known) in self.rows.rows.values_mut() {
+            if !known.is_stale {
+                (known.is_stale, known.verified_ms) = (true, now_ms);
+            }
+        }
+        self.wrong.clear();
+    }
+
+    /// Forgets everything: somebody has lost a right.
     pub(crate) fn forget(&mut self) {
         self.revision += 1;
         self.note_all();
@@ -202,6 +246,8 @@ mod tests {
             idle_ms: 100,
             used_ms: 0,
             noted: true,
+            verified_ms: 0,
+            is_stale: false,
         }
     }
 
@@ -238,6 +284,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_change_outdates_is_asked_for_anew_and_told_until_then() {
+        let mut memory = Memory::new(2);
+        let before = asked(&mut memory, 0);
+        memory.learn(SECRET, before, Some(known(250)), 0);
+        memory.outdate(5);
+        memory.outdate(7);
+        let Recall::Stale(again, stale) = memory.recall(&SECRET, 8) else {
+            panic!("it is known from before");
+        };
+        assert_eq!(stale.verified_ms, 5, "it was right until the first change");
+        memory.learn(SECRET, before, Some(known(250)), 8);
+        assert!(matches!(memory.recall(&SECRET, 8), Recall::Stale(..)));
+        memory.learn(SECRET, again, Some(known(250)), 8);
+        assert!(matches!(memory.recall(&SECRET, 8), Recall::Known(_)));
+        memory.outdate(9);
+        let Recall::Stale(again, _) = memory.recall(&SECRET, 9) else {
+            panic!("it is known from before");
+        };
+        // The change took it away.
+        memory.learn(SECRET, again, None, 9);
+        assert!(matches!(memory.recall(&SECRET, 9), Recall::Wrong));
+        memory.outdate(10);
+        asked(&mut memory, 10);
+    }
+
+    #[test]
     fn an_answer_from_before_a_change_is_not_remembered() {
         let mut memory = Memory::new(2);
         let before = asked(&mut memory, 0);
@@ -269,6 +341,7 @@ mod tests {
             Recall::Known(_) => "known",
             Recall::Wrong => "wrong",
             Recall::Ask(_) => "asked",
+            Recall::Stale(..) => "stale",
         };
         let rows = [44, 46, 48, 43, 45, 47, 49].map(known);
         let expected = [

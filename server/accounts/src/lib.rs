@@ -4,6 +4,7 @@
 //! Never: HTTP, what is asked of the model.
 
 pub mod audit;
+mod away;
 mod caller;
 pub mod changes;
 mod config;

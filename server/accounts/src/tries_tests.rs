@@ -9,6 +9,7 @@ use hone_runtime::ManualClock;
 
 use super::*;
 use crate::defaults::defaults;
+use crate::known::Recall;
 
 const RIGHT: &str = "correct horse";
 /// Wrong passwords of a name from one address.

@@ -46,6 +46,24 @@ pub struct CompletionDetails {
     pub rejected_prediction_tokens: Option<u32>,
 }
 
+/// Whether a turn is durable, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Collected {
+    /// Whether it is in the ledger.
+    InLedger(bool),
+    /// It is somewhere else.
+    Elsewhere(Spooled),
+}
+
+/// Where a turn waits for the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Spooled {
+    /// In the spool of the server.
+    Spooled,
+}
+
 /// What Hone says about a turn.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct HoneNote {
@@ -55,8 +73,8 @@ pub struct HoneNote {
     pub session_id: String,
     /// The version that sampled it; 0 is the base model.
     pub policy_version: u64,
-    /// Whether the turn is on disk.
-    pub collected: bool,
+    /// Whether the turn is durable: true in the ledger, "spooled" on the server's disk until the database answers again.
+    pub collected: Collected,
     /// Why not.
     pub reason: Option<&'static str>,
     /// The same in words.
@@ -81,15 +99,16 @@ const LEARN_DESPITE: &str = "this client says store: false, so nothing of it is 
 impl HoneNote {
     /// Of an ended choice.
     pub fn of(ended: &Ended) -> Self {
-        let reason = match ended.receipt {
-            Receipt::Collected => None,
-            Receipt::NotCollected(reason) => Some(reason),
+        let (collected, reason) = match ended.receipt {
+            Receipt::Collected => (Collected::InLedger(true), None),
+            Receipt::Spooled => (Collected::Elsewhere(Spooled::Spooled), None),
+            Receipt::NotCollected(reason) => (Collected::InLedger(false), Some(reason)),
         };
         Self {
             turn_id: ended.turn.prefixed(),
             session_id: ended.session.prefixed(),
             policy_version: ended.version.0,
-            collected: reason.is_none(),
+            collected,
             reason: reason.map(Reason::as_str),
             explanation: reason.map(Reason::explain),
             memories: ids_of(&ended.memories),

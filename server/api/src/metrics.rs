@@ -157,12 +157,13 @@ fn completions(page: &mut Page, http: &Http, inference: &InferenceService) {
         "counter",
         "Ended turns by what became of their record.",
     );
-    let collected = counters.collected.get() as f64;
-    page.value(
-        "turns_total",
-        &[("outcome", "collected"), ("reason", "")],
-        collected,
-    );
+    for (outcome, count) in [
+        ("collected", &counters.collected),
+        ("spooled", &counters.spooled),
+    ] {
+        let labels = [("outcome", outcome), ("reason", "")];
+        page.value("turns_total", &labels, count.get() as f64);
+    }
     for (reason, count) in counters.not_collected().filter(|(_, n)| *n > 0) {
         let labels = [("outcome", "not_collected"), ("reason", reason.as_str())];
         page.value("turns_total", &labels, count as f64);

@@ -9,6 +9,7 @@
 //! a retry is told which turn it is, and makes no second one.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ const KEY_BYTES_MAX: usize = 255;
 
 /// What the ledger knows of a name is waited for so long; beyond, an answer is not held up by it.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(2);
+/// A ledger that did not answer in time is not asked again for so long: who retries then makes a second turn if this
+/// process ends.
+const SILENT_MS: Millis = 1_000;
 /// How the part of an answer looks that says that its turn is on disk. Within texts the quotes are escaped.
 const COLLECTED: &[u8] = b"\"collected\":true";
 
@@ -51,6 +55,8 @@ pub struct Replays {
     limits: AnswerLimits,
     store: Arc<dyn Answers>,
     book: Mutex<Book>,
+    /// Until when a ledger that did not answer in time is not asked again.
+    silent_until_ms: AtomicI64,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +106,25 @@ impl Replays {
             limits,
             store,
             book: Mutex::default(),
+            silent_until_ms: AtomicI64::new(0),
         }
+    }
+
+    /// What the ledger says, if it says so in time; none where it does not, or lately did not.
+    async fn in_time<T>(
+        &self,
+        now_ms: Millis,
+        asked: impl Future<Output = Result<T, LedgerError>>,
+    ) -> Option<Result<T, LedgerError>> {
+        if self.silent_until_ms.load(Ordering::Relaxed) > now_ms {
+            return None;
+        }
+        let answered = timeout(LEDGER_TIMEOUT, asked).await.ok();
+        if answered.is_none() {
+            self.silent_until_ms
+                .store(now_ms.saturating_add(SILENT_MS), Ordering::Relaxed);
+        }
+        answered
     }
 
     /// Answers and bytes that are kept.
@@ -352,18 +376,16 @@ impl Writing {
     /// Takes the answer from the ledger where an earlier process gave it. False where there was none.
     async fn earlier(&mut self) -> Result<bool, ApiError> {
         let replays = &self.replaying.replays;
-        let since_ms = self.replaying.clock.now_ms() - replays.limits.keep_ms;
-        let looked_up = timeout(
-            LEDGER_TIMEOUT,
-            replays.store.answered(&self.stored, since_ms),
-        );
+        let now_ms = self.replaying.clock.now_ms();
+        let since_ms = now_ms - replays.limits.keep_ms;
+        let looked_up = replays.in_time(now_ms, replays.store.answered(&self.stored, since_ms));
         let answered = match looked_up.await {
-            Ok(Ok(answered)) => answered,
-            Ok(Err(error)) => {
+            Some(Ok(answered)) => answered,
+            Some(Err(error)) => {
                 tracing::warn!(%error, "whether this was answered before could not be read");
                 Answered::Unknown
             }
-            Err(_) => {
+            None => {
                 tracing::warn!("the ledger does not say in time whether this was answered before");
                 Answered::Unknown
             }
@@ -407,7 +429,15 @@ impl Writing {
             let _awaited = done.send(()).is_ok();
             begun
         });
-        if timeout(LEDGER_TIMEOUT, is_done).await.is_err() {
+        let now_ms = self.replaying.clock.now_ms();
+        let is_done = async { Ok(is_done.await.is_ok()) };
+        if self
+            .replaying
+            .replays
+            .in_time(now_ms, is_done)
+            .await
+            .is_none()
+        {
             tracing::warn!("the ledger does not note in time that a request with a key began");
         }
         noted
@@ -422,7 +452,9 @@ impl Writing {
                 _ => Ok(()),
             }
         };
-        if !matches!(timeout(LEDGER_TIMEOUT, freed).await, Ok(Ok(()))) {
+        let now_ms = self.replaying.clock.now_ms();
+        let freed = self.replaying.replays.in_time(now_ms, freed);
+        if !matches!(freed.await, Some(Ok(()))) {
             tracing::warn!("a failed request is still noted as one that began");
         }
     }
@@ -446,10 +478,10 @@ impl Writing {
                 }
             }
         };
-        match timeout(LEDGER_TIMEOUT, kept).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "an answer does not outlive this process"),
-            Err(_) => {
+        match replays.in_time(self.replaying.clock.now_ms(), kept).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::warn!(%error, "an answer does not outlive this process"),
+            None => {
                 tracing::warn!("an answer was not kept in time, and may not outlive this process");
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use hone_collect::Input;
+use hone_collect::{Input, Spool};
 use hone_domain::{AdapterImporter, Policies};
 use hone_ledger::{Ledger, Memories, Personal, Versions};
 use hone_runtime::{Clock, Ids, Latest, Outbox, StatusRegistry};
@@ -51,6 +51,8 @@ pub struct Http {
     pub remembered: Arc<SharedMemories>,
     /// Carries out wishes to be forgotten.
     pub eraser: Arc<Eraser>,
+    /// Turns that are not in the ledger yet.
+    pub spool: Arc<Spool>,
     /// Checks and stores adapters that were made elsewhere.
     pub importer: Arc<dyn AdapterImporter>,
     /// Newest versions against the base model on the same prompts.

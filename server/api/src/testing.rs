@@ -12,7 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, Response};
 use hone_blobs::FsBlobs;
-use hone_collect::Input;
+use hone_collect::{Input, Spool};
 use hone_domain::{
     Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
     Predicted, Reason, Receipt, Sampling, Scope, ServeError, SessionIndex, StopReason, Token,
@@ -576,7 +576,7 @@ fn eraser_of(
     Arc::new(Eraser::new(
         (ledger.clone(), ledger.clone()),
         (Arc::new(blobs), Some(inference.backend.clone())),
-        (policies, inference.index.clone()),
+        (policies, inference.index.clone(), Spool::off()),
         inference.memory.shared.clone(),
         2,
     ))
@@ -679,8 +679,7 @@ impl Stage {
         let config = http_config();
         let (clock, ids, abort) = times_of();
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
-        let remembered = remembered_of(&ledger).await;
-        let late = late_in(folder.path());
+        let (remembered, late) = (remembered_of(&ledger).await, late_in(folder.path()));
         let links = links_of(&remembered, &collect, &rules, &policies, late);
         let rate_limiter = Arc::new(RateLimiter::new(limits, clock.clone()));
         let times = (clock.clone(), ids.clone(), abort.signal());
@@ -702,6 +701,7 @@ impl Stage {
             personal: ledger.clone(),
             memories: ledger.clone(),
             remembered,
+            spool: eraser.spool.clone(),
             eraser,
             importer: Arc::new(importer_in(folder.path())),
             binding: binding_config(),

@@ -340,6 +340,8 @@ async fn finish(
             let receipt = signed(inference, &mut waiting).await;
             match receipt {
                 Receipt::Collected => inference.notify_memory(&job.ask.context.admission.memory),
+                // Memory reads it once it is in the ledger.
+                Receipt::Spooled => {}
                 Receipt::NotCollected(_) => note(inference, job.ask.turn).await,
             }
             receipt
@@ -349,7 +351,7 @@ async fn finish(
     inference.counters.receipt(receipt);
     let how = match &cancelled {
         Some(error) => Err(error),
-        None => Ok((stop, version, receipt == Receipt::Collected)),
+        None => Ok((stop, version, !matches!(receipt, Receipt::NotCollected(_)))),
     };
     tell(inference, &job, first_token_ms, how, tokens.len());
     let piece = match cancelled {

@@ -27,8 +27,10 @@ pub struct InferenceCounters {
     binds: [Counter; 5],
     stops: [Counter; 5],
     not_collected: Vec<Counter>,
-    /// Turns with a receipt.
+    /// Turns with a receipt of the ledger.
     pub collected: Counter,
+    /// Turns with a receipt of the spool.
+    pub spooled: Counter,
     /// Prompts that began with a recorded turn's exact tokens.
     pub prompts_reused: Counter,
     /// Prompts whose text differed from the recorded turn's.
@@ -76,6 +78,7 @@ impl Default for InferenceCounters {
             stops: Default::default(),
             not_collected: Reason::ALL.iter().map(|_| Counter::default()).collect(),
             collected: Counter::default(),
+            spooled: Counter::default(),
             prompts_reused: Counter::default(),
             prompts_mismatched: Counter::default(),
             tokens_reused: Counter::default(),
@@ -105,6 +108,7 @@ impl InferenceCounters {
     pub fn receipt(&self, receipt: Receipt) {
         match receipt {
             Receipt::Collected => self.collected.add(1),
+            Receipt::Spooled => self.spooled.add(1),
             Receipt::NotCollected(reason) => {
                 if let Some(at) = Reason::ALL.iter().position(|r| *r == reason) {
                     self.not_collected[at].add(1);

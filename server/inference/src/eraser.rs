@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use hone_collect::SharedIndex;
+use hone_collect::{SharedIndex, Spool};
 use hone_domain::{BlobError, Blobs, ForgetId, OnTrial, Policies, Scope};
 use hone_ledger::{
     ForgetReport, ForgetStep, ForgetWhat, ForgetWish, LedgerError, LooseBlob, Personal, Versions,
@@ -18,6 +18,8 @@ use tokio::sync::Notify;
 
 /// Pause between two pieces, so that the recorder gets the ledger in between.
 const BREATH: Duration = Duration::from_millis(2);
+/// Longest wait for the spool before a wish.
+const CATCH_UP: Duration = Duration::from_secs(10);
 /// First and longest pause after a failure, or while a reader keeps the log from being emptied.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 
@@ -35,6 +37,8 @@ pub struct Eraser {
     pub backend: Option<Arc<dyn Backend>>,
     /// What the gateway remembers of sessions.
     pub index: SharedIndex,
+    /// Where turns wait that no wish finds yet.
+    pub spool: Arc<Spool>,
     /// What it shows of memories.
     pub memories: Arc<SharedMemories>,
     /// Turns that one transaction removes.
@@ -58,7 +62,7 @@ impl Eraser {
     pub fn new(
         (personal, versions): (Arc<dyn Personal>, Arc<dyn Versions>),
         (blobs, backend): (Arc<dyn Blobs>, Option<Arc<dyn Backend>>),
-        (policies, index): (Latest<Policies>, SharedIndex),
+        (policies, index, spool): (Latest<Policies>, SharedIndex, Arc<Spool>),
         memories: Arc<SharedMemories>,
         piece_turns: usize,
     ) -> Self {
@@ -69,12 +73,20 @@ impl Eraser {
             policies,
             backend,
             index,
+            spool,
             memories,
             piece_turns,
             wake: Notify::new(),
             ended: Latest::new(0),
             stopped: AtomicBool::new(false),
         }
+    }
+
+    /// Waits until every turn that was acknowledged is where a wish finds it. False where that takes too long, or the
+    /// ledger does not answer.
+    pub async fn caught_up(&self) -> bool {
+        let is_away = self.spool.stand().is_away;
+        self.spool.is_empty() || (!is_away && self.spool.until_empty(CATCH_UP).await)
     }
 
     /// Takes a wish: from its return on nothing that goes is trained on, served or remembered.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hone_ledger::Ledger;
 use hone_runtime::{Clock, Shutdown};
+use tokio::time::timeout;
 
 use crate::alert::Severity;
 use crate::troubles::{Trouble, Troubles};
@@ -26,6 +27,8 @@ const LOW: &str = "disk_low";
 const FULL_BYTES: u64 = 1 << 20;
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Longest look into the ledger.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// What is looked after, and where what is wrong is told.
 pub struct InPlace {
@@ -83,12 +86,15 @@ impl InPlace {
 
     /// Looks for parts of the schema that are gone. Where the ledger cannot be read now, nothing is known.
     async fn look_inside(&self) {
-        let missing = match self.ledger.missing_parts().await {
-            Ok(missing) => missing,
-            Err(error) => {
+        let looked = timeout(LOOK_MAX, self.ledger.missing_parts()).await;
+        let missing = match looked {
+            Ok(Ok(missing)) => missing,
+            Ok(Err(error)) => {
                 tracing::debug!(%error, "the ledger's schema could not be looked at");
                 return;
             }
+            // The disk is looked at all the same.
+            Err(_) => return,
         };
         if missing.is_empty() {
             if self.troubles.over(INCOMPLETE) {

@@ -374,6 +374,20 @@ impl OwnNumber {
 pub const TURNS_HANDED: OwnNumber = OwnNumber::new(Loop::Collect, "turns_handed_total");
 /// Turns that are in the ledger.
 pub const TURNS_RECORDED: OwnNumber = OwnNumber::new(Loop::Collect, "turns_recorded_total");
+/// Turns that were taken by the spool.
+pub const TURNS_SPOOLED: OwnNumber = OwnNumber::new(Loop::Collect, "turns_spooled_total");
+/// Turns that came from the spool into the ledger.
+pub const TURNS_SHIPPED: OwnNumber = OwnNumber::new(Loop::Collect, "turns_shipped_total");
+/// Records that wait in the spool.
+pub const SPOOL_RECORDS: OwnNumber = OwnNumber::new(Loop::Collect, "spool_records");
+/// Their bytes.
+pub const SPOOL_BYTES: OwnNumber = OwnNumber::new(Loop::Collect, "spool_bytes");
+/// Most bytes of the spool; 0 where it takes nothing.
+pub const SPOOL_BYTES_MAX: OwnNumber = OwnNumber::new(Loop::Collect, "spool_bytes_max");
+/// Records of the spool that are lost.
+pub const SPOOL_LOST: OwnNumber = OwnNumber::new(Loop::Collect, "spool_lost_total");
+/// 1 while the ledger does not take what waits in the spool.
+pub const LEDGER_AWAY: OwnNumber = OwnNumber::new(Loop::Collect, "ledger_away");
 /// Turns that could not be recorded.
 pub const TURNS_DROPPED: OwnNumber = OwnNumber::new(Loop::Collect, "turns_dropped_total");
 /// Turns that wait to be recorded.

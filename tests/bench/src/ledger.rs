@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use hone_collect::{Carry, Ctx, Input};
+use hone_collect::{Carry, Ctx, Input, Spool};
 use hone_domain::{
     Ask, AskContext, Collect, Delta, Message, Origin, PolicyChoice, Receipt, RequestId, Role,
     Sampling, Scope, SessionId, SessionIndex, StopRules, Token, Turn, TurnId, TurnKind,
@@ -59,7 +59,10 @@ async fn record(bench: &Bench, time: Duration) -> Result<Report, String> {
     let (recorder, inbox) = queue(bench.config.http.record_queue_max, Overflow::DropNewest);
     let (to_judge, _from_collect) = queue::<Notification>(1, Overflow::DropOldest);
     let index = bench.config.http.index(bench.config.binding.retry_ms);
+    // What is measured is the ledger.
+    let spool = Spool::open(&folder.path().join("spool"), 0).map_err(|error| error.to_string())?;
     let ctx = Ctx {
+        spool: Arc::new(spool),
         ledger: ledger.clone(),
         ids: Arc::new(SystemIds),
         index: Arc::new(Mutex::new(SessionIndex::new(index))),

@@ -5,6 +5,7 @@
 //! a failing exit code. None of it is a test: no number is compared with a wanted one.
 
 mod adapters;
+mod away;
 mod bed;
 mod child;
 pub mod conversations;
@@ -28,6 +29,8 @@ mod overhead;
 mod pace;
 mod people;
 mod prefill;
+#[path = "../../support/proxy.rs"]
+mod proxy;
 mod report;
 #[path = "../../../loops/nn/tests/support/shapes.rs"]
 mod shapes;
@@ -153,6 +156,9 @@ enum Name {
     Form,
     /// Turns per second recorded with durable receipts.
     Ledger,
+    /// A PostgreSQL server that is away for a minute under load: failed answers, lost turns, seconds to catch up (needs
+    /// one on a socket of this machine, tests/with_postgres.sh; not part of `all`).
+    Away,
     /// What every loop still does while another one is stopped or hangs.
     Loops,
     /// What the gateway adds to an answer, and how many it gives, with an engine that answers at once.
@@ -236,6 +242,7 @@ impl Name {
             Self::Swap => swap::swap(bench),
             Self::Form => form::form(bench),
             Self::Ledger => ledger::ledger(bench),
+            Self::Away => away::away(bench),
             Self::Loops => loops::loops(bench),
             Self::Overhead => overhead::overhead(bench, bench.against.as_deref()),
             Self::Idle => idle::idle(bench),

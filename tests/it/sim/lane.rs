@@ -27,7 +27,7 @@ impl Costed for hone_collect::Effect {
     fn cost_ms(&self) -> i64 {
         match self {
             Self::Load => 4,
-            Self::Write(_) => 3,
+            Self::Write(_) | Self::Ship(_) => 3,
             _ => 0,
         }
     }

@@ -115,7 +115,7 @@ fn counted(world: &World, broken: &mut Vec<String>) {
     let number = |name| world.collect.number(name);
     let law = invariants::turns_are_accounted(
         number("turns_handed_total"),
-        number("turns_recorded_total"),
+        number("turns_recorded_total") + number("turns_spooled_total"),
         number("turns_dropped_total"),
         number("turns_held"),
     );
@@ -146,7 +146,7 @@ pub(super) async fn unfinished(world: &World) -> Vec<String> {
         if asked.waiting.is_some() {
             broken.push(format!("the client of turn {id} never got its receipt"));
         }
-        if asked.told == Told::Collected {
+        if asked.told.is_promised() {
             let view = world.raw.turn(id).await.unwrap();
             if view.is_none_or(|view| view.turn != asked.turn) {
                 broken.push(format!("turn {id} reads back otherwise"));

@@ -339,6 +339,14 @@ impl Ledger for SimLedger {
         self.call(write).await
     }
 
+    async fn record_spooled(&self, turns: &[Turn], mark: i64) -> Result<Vec<TurnId>, LedgerError> {
+        self.call(self.inner.record_spooled(turns, mark)).await
+    }
+
+    fn forget_mark(&self) -> i64 {
+        self.inner.forget_mark()
+    }
+
     async fn record_transitions(
         &self,
         transitions: &[Transition],

@@ -11,6 +11,7 @@ mod ledger;
 mod reading;
 mod rng;
 mod seat;
+mod spooled;
 mod stalls;
 mod stock;
 mod trainer;
@@ -67,6 +68,7 @@ fn every_law_holds_whatever_happens() {
             "gate_rejected",
             "step_failed",
             "told collected",
+            "told spooled",
             "told not collected",
         ];
         let missing: Vec<_> = happened.iter().filter(|what| sum.of(what) == 0).collect();

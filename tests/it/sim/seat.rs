@@ -14,7 +14,7 @@ pub(super) trait Timed {
 impl Timed for hone_collect::Effect {
     fn take_pause_ms(&mut self) -> u64 {
         match self {
-            Self::Pause(ms) => std::mem::take(ms),
+            Self::Pause(ms) | Self::Rest(ms) => std::mem::take(ms),
             _ => 0,
         }
     }

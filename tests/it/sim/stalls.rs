@@ -184,6 +184,7 @@ impl Resources {
             ledger,
             ids: self.ids.clone(),
             index: self.gateway.index.clone(),
+            spool: hone_collect::Spool::off(),
             carry: Carry::default(),
             clock: self.clock.clone(),
             config: collect_config(),

@@ -29,7 +29,7 @@ pub(super) struct Stock {
     pub(super) open: Vec<Turn>,
 }
 
-fn folder() -> tempfile::TempDir {
+pub(super) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap()

@@ -31,10 +31,19 @@ const REPLIES: [&str; 7] = [
 pub(super) enum Told {
     /// Nothing yet, or the process died before.
     Nothing,
-    /// It is on disk.
+    /// It is in the ledger.
     Collected,
+    /// It is in the spool.
+    Spooled,
     /// It is not collected.
     NotCollected,
+}
+
+impl Told {
+    /// Whether it is to be found in the ledger in the end.
+    pub(super) fn is_promised(self) -> bool {
+        matches!(self, Self::Collected | Self::Spooled)
+    }
 }
 
 /// One turn as its client sees it.
@@ -211,6 +220,7 @@ impl Users {
             };
             asked.told = match waiting.try_recv() {
                 Ok(Receipt::Collected) => Told::Collected,
+                Ok(Receipt::Spooled) => Told::Spooled,
                 Ok(Receipt::NotCollected(_)) | Err(oneshot::error::TryRecvError::Closed) => {
                     Told::NotCollected
                 }
@@ -233,6 +243,12 @@ impl Users {
         let asked = &mut self.asked[*rng.pick(&waiting)];
         asked.told = Told::NotCollected;
         asked.waiting.take()
+    }
+
+    /// Turns that clients were told are not collected; the gateway notes them on disk before it tells.
+    pub(super) fn noted_late(&self) -> Vec<TurnId> {
+        let late = self.asked.iter().filter(|a| a.told == Told::NotCollected);
+        late.map(|asked| asked.turn.id).collect()
     }
 
     /// The process died: completions under way are lost, and nobody is told anything any more.

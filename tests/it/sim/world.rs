@@ -1,12 +1,14 @@
 //! The ring in one process: real loops, a real ledger, and one seeded scheduler that moves them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use hone_blobs::FsBlobs;
-use hone_collect::{Carry, CollectEffects, SharedIndex};
-use hone_domain::{Fate, Policies, PolicyVersion, Scope, SessionIndex, SessionIndexConfig};
+use hone_collect::{Carry, CollectEffects, SharedIndex, Spool};
+use hone_domain::{Fate, Policies, PolicyVersion, Reason, Scope, SessionIndex, SessionIndexConfig};
 use hone_judge::JudgeEffects;
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
@@ -28,6 +30,8 @@ const STEPS: usize = 2_500;
 const STEPS_PER_CHECK: usize = 100;
 /// Rounds in which everything must come to rest without faults.
 const ROUNDS: usize = 120;
+/// The spool's folder.
+pub(super) const SPOOL: &str = "spool";
 /// When a run begins.
 const BEGINNING_MS: i64 = 1_700_000_000_000;
 
@@ -125,6 +129,9 @@ pub(super) struct World {
     ids: Arc<SeededIds>,
     registry: StatusRegistry,
     carry: Carry,
+    spool: Arc<Spool>,
+    /// Bytes that the spool takes.
+    spool_bytes_max: u64,
     stop: ShutdownTrigger,
     trainer: Arc<FakeTrainer>,
     to_judge: Outbox<Notification>,
@@ -171,6 +178,9 @@ fn collect_config() -> hone_collect::Config {
         open_max: 24,
         early_max: 4,
         load_max: 32,
+        // Effects take no time here.
+        spool_after_ms: 3_600_000,
+        ship_ms_max: 3_600_000,
         ..hone_collect::Config::for_tests()
     }
 }
@@ -205,6 +215,18 @@ fn empty_index() -> SessionIndex {
     })
 }
 
+/// The spool as the next process finds it: the last one may have died while it wrote a record.
+pub(super) fn reopened(folder: &Path, bytes_max: u64, rng: &mut Rng) -> Arc<Spool> {
+    let files = std::fs::read_dir(folder).into_iter().flatten();
+    let newest = files.map(|file| file.unwrap().path()).max();
+    if let Some(newest) = newest.filter(|_| rng.chance(50)) {
+        let torn: Vec<u8> = (0..rng.below(200)).map(|_| rng.next() as u8).collect();
+        let mut file = OpenOptions::new().append(true).open(newest).unwrap();
+        file.write_all(&torn).unwrap();
+    }
+    Arc::new(Spool::open(folder, bytes_max).unwrap())
+}
+
 /// In memory where the machine has it: nothing here tests the disk.
 fn folder() -> tempfile::TempDir {
     let memory = PathBuf::from("/dev/shm");
@@ -229,13 +251,16 @@ impl World {
         let (to_judge, judge_inbox) = queue(4, Overflow::DropNewest);
         let (to_train, train_inbox) = queue(4, Overflow::DropNewest);
         let index: SharedIndex = Arc::new(Mutex::new(empty_index()));
+        // Half of the runs have a spool, a small one.
+        let spool_bytes_max = if seed.is_multiple_of(2) { 0 } else { 16 << 10 };
         Self {
-            folder,
             rng: Rng::new(seed),
             clock: Arc::new(ManualClock::at(BEGINNING_MS)),
             ids: Arc::new(SeededIds::new(seed)),
             registry: StatusRegistry::new(),
             carry: Carry::default(),
+            spool: Arc::new(Spool::open(&folder.path().join(SPOOL), spool_bytes_max).unwrap()),
+            spool_bytes_max,
             stop: ShutdownTrigger::new(),
             trainer: Arc::new(FakeTrainer::new()),
             to_judge,
@@ -255,6 +280,7 @@ impl World {
                 to_collect,
             },
             users: Users::default(),
+            folder,
         }
     }
 
@@ -268,7 +294,8 @@ impl World {
         let now_ms = self.now();
         match which {
             Which::Collect if !self.collect.is_up() => {
-                let state = hone_collect::State::new(self.collect_config.clone(), self.ids.clone());
+                let state = hone_collect::State::new(self.collect_config.clone(), self.ids.clone())
+                    .behind(self.spool.stand());
                 let effects = CollectEffects::new(self.collect_ctx(), self.to_judge.clone());
                 self.collect.start(now_ms, state, effects);
             }
@@ -302,6 +329,7 @@ impl World {
             ledger: self.ledger.clone(),
             ids: self.ids.clone(),
             index: self.gateway.index.clone(),
+            spool: self.spool.clone(),
             carry: self.carry.clone(),
             clock: self.clock.clone(),
             config: self.collect_config.clone(),
@@ -349,6 +377,19 @@ impl World {
             while inbox.try_recv().is_some() {}
         }
         self.carry = Carry::default();
+        self.spool = reopened(
+            &self.folder.path().join(SPOOL),
+            self.spool_bytes_max,
+            &mut self.rng,
+        );
+        // As a start does.
+        let late = self.users.noted_late();
+        self.spool.mark_late(late.iter().copied());
+        let late: Vec<_> = late
+            .into_iter()
+            .map(|turn| (turn, Reason::LateReceipt))
+            .collect();
+        self.raw.settle_turns(&late).await.unwrap();
         *self.gateway.index.lock().unwrap() = empty_index();
         self.gateway.policies.set(Policies::default());
         for which in LOOPS {
@@ -372,6 +413,8 @@ impl World {
         let place = *self.rng.pick(&due);
         if which == Which::Collect && self.rng.chance(8) {
             let leaves = self.users.time_out(&mut self.rng);
+            // What the spool takes passes no ledger that could let a client leave in the middle.
+            let leaves = leaves.filter(|_| self.spool_bytes_max == 0);
             self.ledger.client_leaves(leaves);
         }
         at!(self, which, seat => seat.perform(place).await);
@@ -610,6 +653,7 @@ impl World {
             let told = match asked.told {
                 Told::Nothing => "told nothing",
                 Told::Collected => "told collected",
+                Told::Spooled => "told spooled",
                 Told::NotCollected => "told not collected",
             };
             self.tally.count(told, 1);

@@ -68,7 +68,8 @@ export class TurnNode {
 
   /** Whether the server keeps it; null while nobody knows. */
   get isKept(): boolean | null {
-    if (this.note) return this.note.collected
+    // What waits on the server's disk for its database is kept as well.
+    if (this.note) return this.note.collected !== false
     if (this.fate) return true
     // Whoever ended early was told nothing about it.
     return this.misses < MISSES_MAX ? null : false

@@ -33,7 +33,7 @@ const REQUEST_GONE: &str =
     "insert into forgotten_requests (id, session_id) values ($1, $2) on conflict do nothing";
 
 /// Begins a transaction and, where nothing fails, ends it: both go along with what is said in between.
-/// Wishes to be forgotten up to the number `older` are older than this process. Returns the turns that
+/// Wishes to be forgotten up to the number `older` are older than the process that answered. Returns the turns that
 /// came without their words, because they were forgotten before they came.
 pub(crate) async fn record_turns(
     connection: &mut Connection<'_>,

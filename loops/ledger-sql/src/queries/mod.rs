@@ -264,14 +264,18 @@ impl<S: Store> People for SqlLedger<S> {
 #[async_trait]
 impl<S: Store> Ledger for SqlLedger<S> {
     async fn record_turns(&self, turns: &[Turn]) -> Result<Vec<TurnId>, LedgerError> {
+        self.record_spooled(turns, self.store.older_forgets()).await
+    }
+
+    async fn record_spooled(&self, turns: &[Turn], mark: i64) -> Result<Vec<TurnId>, LedgerError> {
         let encoded = self.store.explain(encoded::encode(turns))?;
         let mut tries = Tries::default();
         loop {
             let mut writing = self.store.take_open().await?;
-            let (older, changes) = (self.store.older_forgets(), S::changes(&writing));
+            let changes = S::changes(&writing);
             let recorded = {
                 let connection = &mut writing.connection();
-                collect::record_turns(connection, &encoded, older, changes).await
+                collect::record_turns(connection, &encoded, mark, changes).await
             };
             let ended = match recorded {
                 Ok((forgotten, rows)) => {
@@ -285,6 +289,10 @@ impl<S: Store> Ledger for SqlLedger<S> {
                 Err(unfinished) => tries.again(unfinished).await?,
             }
         }
+    }
+
+    fn forget_mark(&self) -> i64 {
+        self.store.older_forgets()
     }
 
     async fn record_transitions(

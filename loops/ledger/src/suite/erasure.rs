@@ -122,3 +122,26 @@ pub(super) async fn what_is_under_way_comes_without_its_words(
     let told = world.ledger.record_feedback(&said).await.expect("heard");
     assert_eq!(told, FeedbackOutcome::NotYours);
 }
+
+/// A turn waited in the spool of an earlier process while its whole scope was forgotten.
+pub(super) async fn what_waited_in_a_spool_comes_without_its_words(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let (waited, ours) = (world.turn(), world.turn());
+    let before = world.ledger.forget_mark();
+    let wish = wish(world, ForgetWhat::All);
+    begin(people, &wish).await;
+    remove_all(people, wish.id).await;
+    // To a process that began after the wish, it is older than every turn of its own.
+    for (turn, mark, is_forgotten) in [(&waited, before, true), (&ours, i64::MAX, false)] {
+        for _again in 0..2 {
+            let turns = std::slice::from_ref(turn);
+            let done = world.ledger.record_spooled(turns, mark).await;
+            assert_eq!(done.expect("recorded").contains(&turn.id), is_forgotten);
+        }
+        let kept = world.ledger.turn(turn.id).await.expect("read");
+        let kept = kept.expect("known").turn;
+        assert_eq!(kept.completion_text.is_empty(), is_forgotten);
+    }
+}

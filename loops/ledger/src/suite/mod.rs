@@ -77,6 +77,7 @@ pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal
         erasure::a_title_goes_with_any_turn,
         erasure::what_is_being_removed_is_not_judged_again,
         erasure::what_is_under_way_comes_without_its_words,
+        erasure::what_waited_in_a_spool_comes_without_its_words,
     }
 }
 

@@ -114,6 +114,19 @@ fn forget_error(error: LedgerError) -> ApiError {
     }
 }
 
+/// Takes a wish. What waits in the spool would not be found by it, and come later.
+async fn begin(http: &Http, wish: &ForgetWish) -> Result<hone_ledger::ForgetReport, ApiError> {
+    if !http.eraser.caught_up().await {
+        return Err(ApiError::Unavailable {
+            code: "spooled",
+            message: "the database did not answer for a while, and answers of that time are not in it yet; try again \
+                      in a minute"
+                .to_owned(),
+        });
+    }
+    http.eraser.begin(wish).await.map_err(forget_error)
+}
+
 /// Forgets a session, turns or everything of the caller. A dry run says what that means.
 #[utoipa::path(
     post,
@@ -159,7 +172,7 @@ pub async fn forget(
         let plan = http.personal.plan_forget(&wish).await;
         return Ok(Json(ForgetReply::new(&plan.map_err(forget_error)?, true)));
     }
-    let begun = http.eraser.begin(&wish).await.map_err(forget_error)?;
+    let begun = begin(&http, &wish).await?;
     http.paired.forget(&wish.scope);
     http.replays.forget_owner(&wish.owner);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);
@@ -186,7 +199,7 @@ pub(super) async fn erase_turn(
             .audit
             .entry(&context.caller, ("forget", &object), detail),
     };
-    http.eraser.begin(&wish).await.map_err(forget_error)?;
+    begin(http, &wish).await?;
     http.paired.forget(&wish.scope);
     http.replays.forget_owner(&wish.owner);
     let at_most = Duration::from_millis(http.rules.config().forget_wait_ms);

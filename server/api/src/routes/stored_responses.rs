@@ -2,13 +2,15 @@
 //! `/v1/responses/{id}`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
 use hone_domain::{ParsedOutput, StopReason, ToolCall, Turn, TurnId};
-use hone_ledger::Extent;
+use hone_ledger::{Extent, LedgerError};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use super::Reply;
@@ -19,6 +21,9 @@ use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::responses::{ResponsesRequest, Stored, StoredItem};
 use hone_inference::call_id;
+
+/// Longest wait for a turn.
+const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The stored items that a request names.
 pub(super) async fn stored(
@@ -54,10 +59,15 @@ pub(super) async fn own_turn(
     turn: TurnId,
     context: &RequestContext,
 ) -> Result<Option<Turn>, ApiError> {
-    let view = http.ledger.turn(turn).await?;
-    // One that lost its words with age is nothing that anybody can go on from.
+    let is_own = |turn: &Turn| turn.owner == context.caller.owner;
+    if let Some(turn) = http.spool.turn(turn).await {
+        return Ok(Some(turn).filter(is_own));
+    }
+    let looked = timeout(LEDGER_TIMEOUT, http.ledger.turn(turn)).await;
     let view =
-        view.filter(|view| view.turn.owner == context.caller.owner && view.extent != Extent::Row);
+        looked.unwrap_or_else(|_| Err(LedgerError::Failed("it took too long".to_owned())))?;
+    // One that lost its words with age is nothing that anybody can go on from.
+    let view = view.filter(|view| is_own(&view.turn) && view.extent != Extent::Row);
     Ok(view.map(|view| view.turn))
 }
 

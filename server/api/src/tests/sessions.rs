@@ -1,6 +1,6 @@
 //! What belongs together, what answers what, and feedback.
 
-use hone_collect::{Carry, Config, Ctx, Input};
+use hone_collect::{Carry, Config, Ctx, Input, Spool};
 use hone_domain::{NextKind, ServeError, StopReason};
 use hone_runtime::{Overflow, ShutdownTrigger, StatusRegistry, queue};
 use serde_json::{Value, json};
@@ -103,6 +103,7 @@ async fn answered(stage: &Stage) -> Option<String> {
         ledger: stage.http.ledger.clone(),
         ids: stage.http.ids.clone(),
         index: stage.http.inference.as_ref().unwrap().index.clone(),
+        spool: Spool::off(),
         carry: Carry::default(),
         clock: stage.clock.clone(),
         config: Config::for_tests(),

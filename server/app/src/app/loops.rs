@@ -160,6 +160,7 @@ pub(super) fn collect(
         ledger: resources.ledger.clone(),
         ids: resources.ids.clone(),
         index: resources.index.clone(),
+        spool: resources.spool.clone(),
         carry: resources.carry.clone(),
         clock: resources.clock.clone(),
         config: resources.config.collect.clone(),
@@ -219,7 +220,11 @@ pub(super) fn eraser(
     let eraser = Arc::new(Eraser::new(
         (resources.personal.clone(), resources.versions.clone()),
         (resources.blobs.clone(), backend),
-        (resources.policies.clone(), resources.index.clone()),
+        (
+            resources.policies.clone(),
+            resources.index.clone(),
+            resources.spool.clone(),
+        ),
         resources.remembered.clone(),
         resources.config.learning.forget_piece_turns,
     ));

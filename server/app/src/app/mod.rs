@@ -105,7 +105,7 @@ impl App {
         let tls = config.http.tls().map(Tls::load).transpose()?;
         let address = config.http.address()?;
         let (listener, addr) = bound(address).await?;
-        let resources = resources::open(&config).await?;
+        let resources = Box::pin(resources::open(&config)).await?;
         people::check_public(&resources, addr)?;
         let scrub = loops::scrub(&resources);
         scrub.at_start().await;
@@ -261,6 +261,7 @@ fn http_of(
         memories: resources.memories.clone(),
         remembered: resources.remembered.clone(),
         eraser,
+        spool: resources.spool.clone(),
         importer: Arc::new(importer),
         paired: Arc::default(),
         binding: config.binding.clone(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hone_runtime::Shutdown;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::loops::beside;
 use super::resources::Resources;
@@ -29,6 +29,8 @@ pub struct FirstLink {
 
 /// How often uses of keys and sign-ins are noted.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
+/// Longest time that this takes.
+const NOTE_MAX: Duration = Duration::from_secs(5);
 
 /// Looks for changes of other processes, and notes uses, until the server stops.
 pub(super) fn watch(resources: &Resources, tasks: &mut JoinSet<()>) {
@@ -57,8 +59,10 @@ async fn look(people: Arc<Directory>, every: Duration, stop: Shutdown) {
             continue;
         }
         noted = Instant::now();
-        if let Err(error) = people.note_uses().await {
-            tracing::warn!(%error, "uses of keys could not be noted");
+        match timeout(NOTE_MAX, people.note_uses()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "uses of keys could not be noted"),
+            Err(_) => tracing::warn!("uses of keys were not noted in time"),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use hone_blobs::FsBlobs;
-use hone_collect::{Carry, SharedIndex};
+use hone_collect::{Carry, SharedIndex, Spool};
 use hone_domain::{BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
 use hone_ledger::{
     Answers, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage, Versions,
@@ -49,6 +49,8 @@ pub(super) struct Resources {
     /// The training job under way.
     pub(super) under_way: Latest<Option<hone_train::UnderWay>>,
     pub(super) index: SharedIndex,
+    /// Where turns wait while the ledger does not answer.
+    pub(super) spool: Arc<Spool>,
     /// What collect keeps over its restarts.
     pub(super) carry: Carry,
     pub(super) registry: StatusRegistry,
@@ -74,16 +76,24 @@ impl Resources {
     }
 }
 
-/// Settles the turns whose clients were told that they are not collected, before anything can learn from them.
+/// Settles the turns whose clients were told that they are not collected, before anything can learn from them. Some may
+/// lie in the spool: these are told to it, and stay noted until a start finds it empty.
 /// Where the disk is full, collect does it later: that keeps nobody from being answered.
 async fn settle_late(
-    late: &LateTurns,
+    (late, spool): (&LateTurns, &Spool),
     ledger: &dyn Ledger,
     collects: bool,
     carry: &Carry,
 ) -> Result<(), String> {
-    match late.settle(ledger).await {
-        Ok(_) => Ok(()),
+    let settled = match spool.is_empty() {
+        true => late.settle(ledger).await.map(drop),
+        false => {
+            spool.mark_late(late.all().map_err(|error| error.to_string())?);
+            late.settle_and_keep(ledger).await.map(drop)
+        }
+    };
+    match settled {
+        Ok(()) => Ok(()),
         Err(LedgerError::Failed(error)) if collects => {
             tracing::warn!(
                 error,
@@ -114,6 +124,15 @@ async fn check_adapters_are_here(ledger: &dyn StoredLedger, folder: &Path) -> Re
     ))
 }
 
+fn open_spool(folder: &Path, bytes_max: u64) -> Result<Spool, String> {
+    Spool::open(folder, bytes_max).map_err(|error| {
+        format!(
+            "the spool {} cannot be read ({error}); make it readable and writable for this user",
+            folder.display()
+        )
+    })
+}
+
 /// Opens ledger and blobs; the error names the file and the remedy.
 pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let folder = config.store.folder()?;
@@ -122,8 +141,9 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     check_adapters_are_here(&*ledger, &folder).await?;
     let late = LateTurns::open(&folder)
         .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
-    let carry = Carry::default();
-    settle_late(&late, &*ledger, config.runs(Loop::Collect), &carry).await?;
+    let spool = open_spool(&config.store.spool(&folder), config.store.spool_bytes_max)?;
+    let (carry, collects) = (Carry::default(), config.runs(Loop::Collect));
+    settle_late((&late, &spool), &*ledger, collects, &carry).await?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;
@@ -150,6 +170,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         audit: store,
         rate_limiter: Arc::new(RateLimiter::new(config.limits, clock.clone())),
         index: Arc::new(Mutex::new(index)),
+        spool: Arc::new(spool),
         carry,
         config: config.clone(),
         ledger: ledger.clone(),

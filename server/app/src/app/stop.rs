@@ -8,6 +8,10 @@ use super::App;
 
 /// How long aborted completions may take to reach their end.
 const ABORT_GRACE: Duration = Duration::from_secs(3);
+/// How long loops may take beyond their own deadlines, where the ledger does not answer.
+const LOOPS_GRACE: Duration = Duration::from_secs(60);
+/// How long the ledger may take to close.
+const CLOSE_GRACE: Duration = Duration::from_secs(30);
 /// How often the engine's life is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -51,8 +55,14 @@ impl App {
             }
         }
         self.stops[1].pull();
-        while self.loops.join_next().await.is_some() {}
-        self.ledger.close().await;
+        let ended = async { while self.loops.join_next().await.is_some() {} };
+        if timeout(LOOPS_GRACE, ended).await.is_err() {
+            tracing::error!("some loops wait for a ledger that does not answer, and are left");
+            self.loops.abort_all();
+        }
+        if timeout(CLOSE_GRACE, self.ledger.close()).await.is_err() {
+            tracing::error!("the ledger does not answer, and is left as it is");
+        }
         if let Some(telemetry) = self.telemetry.take() {
             telemetry.close().await;
         }

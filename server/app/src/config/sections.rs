@@ -147,6 +147,8 @@ pub struct StoreConfig {
     pub busy_timeout_ms: u64,
     /// Most bytes of the database; 0 leaves it to the disk.
     pub database_bytes_max: u64,
+    /// Most bytes of the spool, which takes turns while the database does not answer; 0 takes nothing.
+    pub spool_bytes_max: u64,
     /// Most bytes of one adapter or checkpoint file.
     pub blob_file_bytes_max: u64,
     /// Time between two passes that read again what is served, in milliseconds; 0 reads at the start only.
@@ -187,6 +189,11 @@ impl StoreConfig {
             .ok_or_else(|| {
                 "there is no home folder to keep data in; set store.data_dir or --data".to_owned()
             })
+    }
+
+    /// The folder of the spool in `folder`.
+    pub fn spool(&self, folder: &Path) -> PathBuf {
+        folder.join("spool")
     }
 
     /// How the ledger in `folder` is opened.

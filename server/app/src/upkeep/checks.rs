@@ -154,6 +154,26 @@ pub(super) fn disk(folder: &Path) -> Outcome {
     }
 }
 
+/// What waits for the database.
+pub(super) fn spool(folder: &Path) -> Outcome {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return fine("nothing waits"),
+        Err(error) => return broken(format!("it cannot be read ({error})"), "see its rights"),
+        Ok(entries) => entries,
+    };
+    let sizes = entries.flatten().filter_map(|entry| entry.metadata().ok());
+    match sizes.map(|meta| meta.len()).sum::<u64>() {
+        0 => fine("nothing waits"),
+        bytes => warning(
+            format!(
+                "{} KiB of turns wait for the database",
+                bytes.div_ceil(1024)
+            ),
+            "a running server ships them when the database answers, a stopped one at its next start",
+        ),
+    }
+}
+
 /// Whether so many free bytes are enough.
 fn space(folder: &Path, free: u64) -> Outcome {
     let found = format!("{} MiB free", free >> 20);

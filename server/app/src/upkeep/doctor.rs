@@ -129,6 +129,7 @@ pub(super) async fn examine(config: &Config, quick: bool) -> Vec<Finding> {
     note("data folder", checks::data_folder(&folder));
     note("disk", checks::disk(&folder));
     note("file system", checks::file_system(&folder));
+    note("spool", checks::spool(&config.store.spool(&folder)));
     let ledger = open(config).await;
     // What is not in a file is expected to be there.
     let exists = old_ledger(config).is_ok();

@@ -10,8 +10,9 @@ use utoipa::ToSchema;
 use super::sample::Look;
 pub use crate::alert::{Alert, Severity};
 use crate::numbers::{
-    ABSTAINED, JOB_UNDER_WAY, JUDGE_BREAKER_OPEN, JUDGED, OwnNumber, PARITY_MISMATCHES,
-    TURNS_DROPPED, TURNS_HANDED, TURNS_HELD, TURNS_RECORDED, kv_used_share,
+    ABSTAINED, JOB_UNDER_WAY, JUDGE_BREAKER_OPEN, JUDGED, LEDGER_AWAY, OwnNumber,
+    PARITY_MISMATCHES, SPOOL_BYTES, SPOOL_BYTES_MAX, SPOOL_LOST, SPOOL_RECORDS, TURNS_DROPPED,
+    TURNS_HANDED, TURNS_HELD, TURNS_RECORDED, TURNS_SPOOLED, kv_used_share,
 };
 use crate::troubles::Trouble;
 
@@ -377,8 +378,42 @@ pub fn alerts(facts: &Facts) -> Vec<Alert> {
         }
     }
     engine_alerts(facts, &mut found);
+    found.extend(spool_alerts(facts).into_iter().flatten());
     found.extend(learning_alerts(facts).into_iter().flatten());
     found
+}
+
+/// What waits for the ledger, and what of it is lost.
+fn spool_alerts(facts: &Facts) -> [Option<Alert>; 3] {
+    let (records, bytes) = (facts.number(SPOOL_RECORDS), facts.number(SPOOL_BYTES));
+    let (most, lost) = (facts.number(SPOOL_BYTES_MAX), facts.number(SPOOL_LOST));
+    let is_away = facts.number(LEDGER_AWAY) > 0.0;
+    let is_full = most > 0.0 && bytes >= FULL_SHARE * most;
+    let mib = |bytes: f64| format!("{:.1} MiB", bytes / 1_048_576.0);
+    let waiting = format!("{records} records ({} of {})", mib(bytes), mib(most));
+    let when = |is: bool, (id, severity), text: String, what: &str| {
+        is.then(|| alert(id, severity, (text, what)))
+    };
+    [
+        when(
+            records > 0.0 && is_away,
+            ("ledger_away", Severity::Error),
+            format!("The ledger does not answer. Answers go on; {waiting} wait in the spool."),
+            "Start the database again, or mend the way to it; what waits is shipped by itself.",
+        ),
+        when(
+            is_full,
+            ("spool_nearly_full", Severity::Error),
+            format!("The spool holds {waiting}. Once it is full, answers are not collected."),
+            "Start the database again, or raise store.spool_bytes_max.",
+        ),
+        when(
+            lost > 0.0,
+            ("spool_lost", Severity::Error),
+            format!("{lost} records of the spool could not be brought into the ledger."),
+            "Look at the server's log for what was wrong with them, and at the disk of the data folder.",
+        ),
+    ]
 }
 
 fn loop_alerts(facts: &Facts, found: &mut Vec<Alert>) {
@@ -452,7 +487,7 @@ fn learning_alerts(facts: &Facts) -> [Option<Alert>; 7] {
         is.then(|| alert(id, severity, (text, what)))
     };
     let unequal = facts.number(PARITY_MISMATCHES);
-    let kept = [TURNS_RECORDED, TURNS_DROPPED, TURNS_HELD];
+    let kept = [TURNS_RECORDED, TURNS_SPOOLED, TURNS_DROPPED, TURNS_HELD];
     let kept: f64 = kept.into_iter().map(|number| facts.number(number)).sum();
     let unaccounted = (facts.number(TURNS_HANDED) - kept).abs();
     [

@@ -257,10 +257,35 @@ fn of_learning() -> Vec<Told> {
             Some("turns_unaccounted"),
         ),
         (
+            numbers("collect", &[("ledger_away", 1.0), ("spool_records", 3.0)]),
+            Some("ledger_away"),
+        ),
+        // It ships what waits.
+        (numbers("collect", &[("spool_records", 3.0)]), None),
+        (
+            numbers(
+                "collect",
+                &[("spool_bytes", 80.0), ("spool_bytes_max", 100.0)],
+            ),
+            Some("spool_nearly_full"),
+        ),
+        (
+            numbers(
+                "collect",
+                &[("spool_bytes", 79.0), ("spool_bytes_max", 100.0)],
+            ),
+            None,
+        ),
+        (
+            numbers("collect", &[("spool_lost_total", 1.0)]),
+            Some("spool_lost"),
+        ),
+        (
             numbers(
                 "collect",
                 &[
-                    ("turns_handed_total", 3.0),
+                    ("turns_handed_total", 4.0),
+                    ("turns_spooled_total", 1.0),
                     ("turns_recorded_total", 1.0),
                     ("turns_dropped_total", 1.0),
                     ("turns_held", 1.0),
