@@ -13,8 +13,8 @@ pub(crate) struct Behind {
     is_resting: bool,
     /// A batch was put into the spool since the shipping under way began: it may not have met it.
     has_more: bool,
-    /// All but what is on its way into the spool is in the ledger: nothing further goes into it, so that a steady stream
-    /// of turns does not keep it from being emptied.
+    /// Little waits, or only what is on its way into the spool: nothing further goes into it, so that a steady stream of
+    /// turns does not keep it from being emptied.
     is_closing: bool,
     failures_in_row: u32,
 }
@@ -84,6 +84,8 @@ impl Behind {
         }
         self.failures_in_row = 0;
         if self.stand.records > 0 {
+            // The rest is small enough for receipts to wait for it.
+            self.is_closing |= self.stand.records <= (config.batch_turns_max / 4) as u64;
             return Then::Again;
         }
         self.is_closing = is_writing || self.has_more;
@@ -161,6 +163,26 @@ mod tests {
         );
         assert!(!behind.is_behind && !behind.holds());
         assert_eq!(behind.next(&config), None);
+    }
+
+    #[test]
+    fn a_steady_stream_does_not_keep_it_from_being_emptied() {
+        let config = Config::for_tests();
+        let mut behind = Behind::with(stand(20));
+        behind.next(&config).expect("something waits");
+        let then = behind.shipped(&shipped(3, None), true, &config);
+        assert_eq!((then, behind.holds()), (Then::Again, false));
+        behind.next(&config).expect("something waits");
+        let then = behind.shipped(&shipped(2, None), true, &config);
+        assert_eq!((then, behind.holds()), (Then::Again, true));
+        // What was on its way came in; the little that is left is shipped before anything else is taken.
+        behind.came(stand(5));
+        behind.next(&config).expect("something waits");
+        let then = behind.shipped(&shipped(5, None), false, &config);
+        assert_eq!((then, behind.holds()), (Then::Again, true));
+        behind.next(&config).expect("something waits");
+        let then = behind.shipped(&shipped(0, None), false, &config);
+        assert_eq!((then, behind.holds()), (Then::CaughtUp, false));
     }
 
     #[test]
