@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hone_blobs::FsBlobs;
 use hone_cuda_emulator::Emulator;
-use hone_domain::{Blobs as _, Policies, Turn};
+use hone_domain::{Blobs as _, Policies, Turn, TurnId};
 use hone_kernels::{ComputeType, Executor};
 use hone_ledger::Ledger as _;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
@@ -16,8 +16,12 @@ use hone_tests::{Changes, TestApp, ask, client, temporary};
 use hone_text::folder;
 use serde_json::json;
 
+/// Share of turns that are kept to compare versions on.
+const HELD_OUT_SHARE: f32 = 0.1;
+
 fn quick() -> Vec<(&'static str, toml::Value)> {
     vec![
+        ("train.gate.held_out_share", HELD_OUT_SHARE.into()),
         ("train.batch_turns", 4.into()),
         ("train.batch_turns_min", 2.into()),
         ("train.batch_wait_ms", 200.into()),
@@ -93,8 +97,14 @@ async fn the_ring_turns(data: &Path, changes: Changes<'_>) {
     });
     let status = status.await.unwrap();
     assert_eq!(status["ledger"]["refused"], 0, "{status}");
+    // Some are kept to compare on, by their random ids.
+    let is_trained = |turn: &&String| {
+        let turn = TurnId::parse(turn).unwrap();
+        !hone_train::is_held_out(turn, HELD_OUT_SHARE)
+    };
+    let turn = turns.iter().find(is_trained).unwrap();
     let trained = app
-        .until(&format!("/v1/turns/{}", turns[0]), |t| {
+        .until(&format!("/v1/turns/{turn}"), |t| {
             t["fate"]["state"] == "trained"
         })
         .await

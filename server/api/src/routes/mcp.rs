@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::header;
 use axum::response::Response;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 
@@ -25,7 +26,7 @@ use crate::request_context::RequestContext;
     responses(
         (status = 200, description = "The answer, as JSON or as a stream of events", body = serde_json::Value),
         (status = 202, description = "A notification was taken"),
-        (status = 406, description = "The header accept lacks application/json or text/event-stream", body = ErrorBody),
+        (status = 400, description = "No message of the protocol, or the header accept lacks application/json or text/event-stream", body = ErrorBody),
     )
 )]
 pub async fn mcp(
@@ -51,5 +52,14 @@ pub async fn mcp(
     let sessions = Arc::new(NeverSessionManager::default());
     let service = StreamableHttpService::new(tools, sessions, config);
     let request = Request::from_parts(parts, Full::new(bytes));
-    Ok(service.handle(request).await.map(Body::new))
+    let response = service.handle(request).await;
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_message = kind.is_some_and(|kind| kind.as_bytes() != b"text/plain");
+    if response.status().is_client_error() && !is_message {
+        // Words of the library about headers and syntax, in the form of every other refusal.
+        let Ok(words) = response.into_body().collect().await;
+        let words = String::from_utf8_lossy(&words.to_bytes()).into_owned();
+        return Err(ApiError::invalid("body", words));
+    }
+    Ok(response.map(Body::new))
 }

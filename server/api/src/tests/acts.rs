@@ -243,6 +243,7 @@ fn every_route_that_decides_is_an_act() {
         "/v1/messages/count_tokens",
         "/v1/embeddings",
         "/v1/feedback",
+        "/mcp",
         "/tokenize",
         "/detokenize",
         "/v1/versions/compare",

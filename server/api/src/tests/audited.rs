@@ -26,6 +26,8 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/tokenize", None),
     ("POST", "/detokenize", None),
     ("POST", "/v1/feedback", None),
+    // A message; what its tools change leaves the acts of the routes that do the same.
+    ("POST", "/mcp", None),
     (
         "POST",
         "/v1/versions/{version}/rollback",
