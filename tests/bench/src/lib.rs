@@ -476,6 +476,7 @@ mod tests {
         let each = Name::All.each();
         let apart = [
             Name::All,
+            Name::Away,
             Name::Certificates,
             Name::Device,
             Name::Learn,
