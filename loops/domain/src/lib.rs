@@ -30,6 +30,7 @@ mod token_mask;
 mod transition;
 mod turn;
 mod verdict;
+mod words;
 
 pub use adapter_keys::{ADAPTERS, LEARNERS, adapter_key, checkpoint_key, scope_hash};
 pub use ask::{
@@ -75,6 +76,7 @@ pub use turn::{
 pub use verdict::{
     ChosenBy, Feedback, HintCandidate, HintChoice, Outcome, Signal, Usage, Verdict, Vote,
 };
+pub use words::words_of;
 
 /// Milliseconds since the Unix epoch, as handed in by the runtime's clock.
 pub type Millis = i64;

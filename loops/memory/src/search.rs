@@ -1,16 +1,13 @@
 //! Which memories have to do with a text: Okapi BM25 over their words (Robertson and Zaragoza 2009).
 
 use bm25::{SearchEngine, SearchEngineBuilder, Tokenizer};
-use hone_domain::Memory;
+use hone_domain::{Memory, words_of};
 
-/// Words in lower case, without marks.
 struct Words;
 
 impl Tokenizer for Words {
     fn tokenize(&self, text: &str) -> Vec<String> {
-        let lower = text.to_lowercase();
-        let words = lower.split(|c: char| !c.is_alphanumeric());
-        words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
+        words_of(text)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::probe::ProbeSummary;
 pub(crate) use crate::wish_meter::{AtALoss, WishMeter};
 
 /// What was measured of a candidate, beside what it continues and what everything began from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Every number of the step and of the candidate's weights is finite.
     pub finite: bool,
@@ -351,13 +351,8 @@ mod tests {
             base: probes,
             golden_loss: 0.2,
             generic_loss: 0.1,
-            instruction_losses: Vec::new(),
             fact_gains: vec![0.0; 24],
-            wish: None,
-            unlearnable: false,
-            at_a_loss: None,
-            told_tokens: 0.0,
-            differences: Vec::new(),
+            ..Measured::default()
         }
     }
 

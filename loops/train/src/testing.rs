@@ -112,14 +112,7 @@ pub(crate) fn candidate(number: u8) -> Candidate {
             parent: probes,
             base: probes,
             golden_loss: 0.1,
-            generic_loss: 0.0,
-            instruction_losses: Vec::new(),
-            fact_gains: Vec::new(),
-            wish: None,
-            unlearnable: false,
-            at_a_loss: None,
-            told_tokens: 0.0,
-            differences: Vec::new(),
+            ..Measured::default()
         },
         numbers: [("loss".to_owned(), 0.5)].into(),
         parity: Parity {

@@ -128,15 +128,7 @@ impl Evaluator for FakeTrainer {
             candidate: probes,
             parent: probes,
             base: probes,
-            generic_loss: 0.0,
-            instruction_losses: Vec::new(),
-            fact_gains: Vec::new(),
-            wish: None,
-            unlearnable: false,
-            at_a_loss: None,
-            told_tokens: 0.0,
-            golden_loss: 0.0,
-            differences: Vec::new(),
+            ..Measured::default()
         })
     }
 }

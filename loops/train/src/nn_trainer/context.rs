@@ -14,7 +14,7 @@
 //! Several wishes go together. An older one whose answers a newer one makes unlikely has been
 //! replaced by it.
 
-use hone_domain::{Message, Role, Token};
+use hone_domain::{Message, Role, Token, words_of};
 use hone_nn::{Control, Learner, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
@@ -26,7 +26,7 @@ use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
 use super::telling::{Asks, Telling, Way, all_ways, best_ways, forms};
-use super::wishes::{behind, copies, echoes, framed, last_question, wishes, words_of};
+use super::wishes::{behind, copies, echoes, framed, last_question, wishes};
 use super::{NnTrainer, TrainError, TrainJob, mean};
 use crate::probe::is_looping;
 use crate::progress::Phase;

@@ -2,10 +2,10 @@
 //! of every batch, and the gate looks at what a candidate lost of others: a person's wish is about prompts that leave
 //! open how they are to be answered.
 
-use hone_nn::{Control, Learner, Under};
+use hone_nn::{Learner, Under};
 
 use super::reference::{GenericAnswer, anchors_of, is_for_gate};
-use super::{NnTrainer, TrainError};
+use super::{NnTrainer, TrainError, control};
 
 /// Most of the gate's prompts.
 const GATE_PROMPTS: usize = 20;
@@ -38,10 +38,7 @@ impl NnTrainer {
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<f32>, TrainError> {
         let answers = self.gate_instructed(pause)?;
-        let mut control = || match pause() {
-            true => Control::Stop,
-            false => Control::Continue,
-        };
+        let mut control = control(pause);
         let before = self.mean_of_answers(learner, &answers, Under::Reference, &mut control)?;
         let now = self.mean_of_answers(learner, &answers, Under::Current, &mut control)?;
         Ok(before.iter().zip(&now).map(|(b, n)| b - n).collect())

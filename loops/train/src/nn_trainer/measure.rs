@@ -62,15 +62,9 @@ pub(super) fn measure(
         parent,
         base,
         golden_loss,
-        // Set by the evaluator, from what the learner computes and what the wishes came to.
-        generic_loss: 0.0,
-        fact_gains: Vec::new(),
-        instruction_losses: Vec::new(),
-        wish: None,
-        unlearnable: false,
-        at_a_loss: None,
-        told_tokens: 0.0,
         differences,
+        // Set by the evaluator, from what the learner computes and what the wishes came to.
+        ..Measured::default()
     })
 }
 

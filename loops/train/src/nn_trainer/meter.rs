@@ -8,7 +8,7 @@ use super::context::imitated;
 use super::measure::Compared;
 use super::reference::{GenericAnswer, opening};
 use super::wishes::{behind, framed};
-use super::{NnTrainer, TrainError, mean};
+use super::{NnTrainer, TrainError, control, mean};
 use crate::gate::{WishMeter, interval};
 use crate::wish_answers::{UnseenAnswer, WishAnswers};
 
@@ -36,17 +36,15 @@ impl NnTrainer {
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Kept, TrainError> {
         let gate = self.gate_answers(KEPT_PROMPTS, pause)?;
-        let mut control = || match pause() {
-            true => Control::Stop,
-            false => Control::Continue,
-        };
+        let mut control = control(pause);
         let before = self.mean_of_answers(learner, &gate, Under::Reference, &mut control)?;
         let now = self.mean_of_answers(learner, &gate, Under::Current, &mut control)?;
         let lost = before.iter().zip(&now).map(|(b, n)| b - n).sum::<f32>();
         Ok(Kept {
             generic_loss: lost / gate.len().max(1) as f32,
             fact_gains: self.fact_gains(learner, wishes, &mut control)?,
-            instruction_losses: self.instruction_losses(learner, pause)?,
+            instruction_losses: self
+                .instruction_losses(learner, &mut || control() == Control::Stop)?,
         })
     }
 
@@ -58,10 +56,7 @@ impl NnTrainer {
     ) -> Result<(), TrainError> {
         let mut gate = self.gate_answers(KEPT_PROMPTS, pause)?;
         gate.extend(self.gate_instructed(pause)?);
-        let mut control = || match pause() {
-            true => Control::Stop,
-            false => Control::Continue,
-        };
+        let mut control = control(pause);
         self.mean_of_answers(learner, &gate, Under::Reference, &mut control)?;
         let facts = self.fact_rows(None);
         self.logprobs_under(learner, &facts, Under::Reference, &mut control)?;
@@ -114,10 +109,7 @@ impl NnTrainer {
         unseen: &[UnseenAnswer],
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<f32>, TrainError> {
-        let mut control = || match pause() {
-            true => Control::Stop,
-            false => Control::Continue,
-        };
+        let mut control = control(pause);
         let row = |answer: &UnseenAnswer| {
             let (prompt, said) = answer.tokens.split_at(answer.start);
             imitated(prompt, said)
@@ -169,10 +161,7 @@ impl NnTrainer {
         wishes: &[String],
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<f32>, TrainError> {
-        let mut control = || match pause() {
-            true => Control::Stop,
-            false => Control::Continue,
-        };
+        let mut control = control(pause);
         let plain = self.mean_of_answers(learner, answers, Under::Reference, &mut control)?;
         let mut sums = vec![0.0; answers.len()];
         for wish in wishes {

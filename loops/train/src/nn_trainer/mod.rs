@@ -48,7 +48,7 @@ use learners::Fresh;
 
 pub use hints::{hint_words, hinted_prompt};
 pub use parts::NnParts;
-pub(crate) use parts::{adapter_digest, mean, stopped, train_row};
+pub(crate) use parts::{adapter_digest, control, mean, stopped, train_row};
 pub use texts::{Fact, Instructed, Reference, generic_prompts};
 pub use trainer::NnTrainer;
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use hone_domain::{Blobs, Digest, SamplePart, Token};
 use hone_kernels::Executor;
-use hone_nn::{DeviceError, DeviceModel, LossKind, Model, Runner, StepError, TokenLoss, TrainRow};
+use hone_nn::{
+    Control, DeviceError, DeviceModel, LossKind, Model, Runner, StepError, TokenLoss, TrainRow,
+};
 
 use super::texts::Reference;
 use crate::pack::PackedRow;
@@ -31,6 +33,14 @@ pub struct NnParts {
     pub everyday: Arc<Vec<String>>,
     /// Facts that no version may lose, and how a complaint becomes an instruction.
     pub reference: Arc<Reference>,
+}
+
+/// What a learner asks between slices, by whether the job is to stop.
+pub(crate) fn control(pause: &mut dyn FnMut() -> bool) -> impl FnMut() -> Control + '_ {
+    move || match pause() {
+        true => Control::Stop,
+        false => Control::Continue,
+    }
 }
 
 impl NnParts {

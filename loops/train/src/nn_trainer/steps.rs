@@ -6,7 +6,7 @@ use hone_nn::{Control, Learner, LossKind, Mark, StepError, StepReport, TrainRow,
 
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
-use super::{NnTrainer, TrainError, TrainJob, mean, stopped, train_row};
+use super::{NnTrainer, TrainError, TrainJob, control, mean, stopped, train_row};
 use crate::config::LearnerConfig;
 use crate::progress::Phase;
 
@@ -79,10 +79,7 @@ impl NnTrainer {
         lr: f32,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Stepped, TrainError> {
-        let mut control = || match pause() {
-            true => Control::Stop,
-            false => Control::Continue,
-        };
+        let mut control = control(pause);
         let mut rows: Vec<TrainRow> = job.rows.iter().map(train_row).collect();
         let mut taught = self.teach(learner, job, &mut rows, &mut control)?;
         let mut known = Known::new(learner, &taught, &mut control)?;

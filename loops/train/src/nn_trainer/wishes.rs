@@ -15,13 +15,6 @@ const ECHOED_SHARE: f32 = 0.7;
 /// As many words of the question in a row are more than an answer takes up.
 const ECHOED_WORDS: usize = 5;
 
-/// Words in lower case, without marks.
-pub(super) fn words_of(text: &str) -> Vec<String> {
-    let lower = text.to_lowercase();
-    let words = lower.split(|c: char| !c.is_alphanumeric());
-    words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
-}
-
 /// Whether `said` repeats so many words of the wish that the question does not hold.
 pub(super) fn copies(said: &[String], wish: &[String], question: &[String]) -> bool {
     let holds = |text: &[String], part: &[String]| text.windows(part.len()).any(|w| w == part);
@@ -93,6 +86,8 @@ pub(super) fn last_question(lesson: &Lesson) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hone_domain::words_of;
+
     use super::*;
 
     #[test]
