@@ -289,13 +289,17 @@ fn within_agency(
     if rule.is_open_to_agents(method) || !http.people.groups().is_agent(&caller.owner) {
         return Ok(caller);
     }
-    Err(ApiError::Forbidden {
+    Err(keeper_decides(&caller.owner))
+}
+
+/// The refusal of what an agent's keeper decides.
+pub(crate) fn keeper_decides(agent: &str) -> ApiError {
+    ApiError::Forbidden {
         code: "keeper_decides",
         message: format!(
-            "an agent cannot do this; its keeper does, with the header {AGENT}: {}",
-            caller.owner
+            "an agent cannot do this; its keeper does, with the header {AGENT}: {agent}"
         ),
-    })
+    }
 }
 
 async fn identify(http: &Http, seen: &Seen<'_>) -> Result<Caller, ApiError> {

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use hone_api_types::JsonObject;
 use hone_api_types::feedback::FeedbackRequest;
 use hone_api_types::memories::MemoryRequest;
 use hone_domain::MemoryKind;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation,
-    JsonObject, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
-    ToolAnnotations,
+    JsonObject as Schema, ListToolsResult, PaginatedRequestParams, ServerCapabilities,
+    ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::{RequestContext as Call, RoleServer};
 use rmcp::{ErrorData, ServerHandler};
@@ -17,6 +18,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::envelope::keeper_decides;
 use crate::error::ApiError;
 use crate::request_context::RequestContext;
 use crate::routes::{feedback, learning, memories};
@@ -60,7 +62,7 @@ struct Forget {
 }
 
 /// A JSON Schema of an object with these properties.
-fn schema(properties: &Value, required: &[&str]) -> JsonObject {
+fn schema(properties: &Value, required: &[&str]) -> Schema {
     let all = json!({
         "type": "object",
         "properties": properties,
@@ -69,7 +71,7 @@ fn schema(properties: &Value, required: &[&str]) -> JsonObject {
     });
     match all {
         Value::Object(object) => object,
-        _ => JsonObject::new(),
+        _ => Schema::new(),
     }
 }
 
@@ -170,7 +172,8 @@ impl Tools {
                 json!(memories::forget_one(http, context, &asked.id, user).await?)
             }
             "feedback" => {
-                let asked: FeedbackRequest = arguments(&mut call)?;
+                let all = call.arguments.take().unwrap_or_default();
+                let asked: FeedbackRequest = JsonObject::of(all).strictly()?;
                 json!(feedback::give(http, context.clone(), asked).await?)
             }
             _ => return Ok(None),
@@ -182,10 +185,7 @@ impl Tools {
     fn decides(&self) -> Result<(), ApiError> {
         let owner = &self.context.caller.owner;
         match self.http.people.groups().is_agent(owner) && self.context.caller.acted_by.is_none() {
-            true => Err(ApiError::Forbidden {
-                code: "keeper_decides",
-                message: "an agent cannot do this; its keeper does".to_owned(),
-            }),
+            true => Err(keeper_decides(owner)),
             false => Ok(()),
         }
     }

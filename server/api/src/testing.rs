@@ -576,7 +576,8 @@ fn eraser_of(
     Arc::new(Eraser::new(
         (ledger.clone(), ledger.clone()),
         (Arc::new(blobs), Some(inference.backend.clone())),
-        (policies, inference.index.clone(), Spool::off()),
+        (policies, inference.index.clone()),
+        Spool::off(),
         inference.memory.shared.clone(),
         2,
     ))

@@ -178,11 +178,8 @@ async fn nobody_waits_for_a_wish_that_a_stop_leaves_for_later() {
     let eraser = Arc::new(Eraser::new(
         (ours.personal.clone(), ours.versions.clone()),
         (ours.blobs.clone(), None),
-        (
-            ours.policies.clone(),
-            ours.index.clone(),
-            ours.spool.clone(),
-        ),
+        (ours.policies.clone(), ours.index.clone()),
+        ours.spool.clone(),
         ours.memories.clone(),
         1,
     ));

@@ -4,6 +4,7 @@ use axum::body::Body;
 use serde_json::{Value, json};
 
 use super::learning::put;
+use super::people::{Client, check};
 use crate::testing::{Recorder, Reply, Stage, read, request};
 
 /// Sends a message as a client of the older generation does.
@@ -129,6 +130,11 @@ async fn what_cannot_be_done_is_told_to_the_model_that_asked_for_it() {
         ("memory_forget", json!({"id": "mem_nothing"}), "no memory"),
         (
             "feedback",
+            json!({"turn_id": "nothing", "corection": "Paris."}),
+            "corection",
+        ),
+        (
+            "feedback",
             json!({"turn_id": "nothing", "score": 1}),
             "turn_id",
         ),
@@ -171,4 +177,35 @@ async fn strangers_and_garbage_are_refused() {
         );
     }
     assert_eq!(stage.get("/mcp").await.status, 405);
+}
+
+#[tokio::test]
+async fn an_agent_searches_and_its_keeper_notes() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let mut keeper = Client::with_key("developer");
+    let agent = json!({"name": "builder"});
+    check(
+        &keeper.send(&stage, "POST", "/v1/agents", agent).await,
+        201,
+        "",
+    );
+    keeper.agent = Some("builder");
+    let made = keeper
+        .send(&stage, "POST", "/v1/keys", json!({"name": "server"}))
+        .await;
+    let key = made.json()["key"].as_str().unwrap().to_owned();
+    for (name, arguments) in [
+        ("memory_note", json!({"text": "I am vegetarian."})),
+        ("memory_forget", json!({"id": "mem_nothing"})),
+    ] {
+        let result = call(&stage, &key, name, arguments).await;
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("its keeper does"), "{name}: {result}");
+    }
+    let result = call(&stage, &key, "memory_search", json!({"query": "food"})).await;
+    assert_eq!(
+        result["structuredContent"]["memories"],
+        json!([]),
+        "{result}"
+    );
 }
