@@ -1,6 +1,6 @@
 //! What the loop counts.
 
-use crate::Stand;
+use crate::SpoolStatus;
 
 /// Everything since the loop began.
 #[derive(Debug, Default)]
@@ -55,11 +55,11 @@ impl Counts {
 }
 
 /// How full the spool is, as the status has it.
-pub(crate) fn spool_numbers(stand: &Stand) -> [(&'static str, f64); 4] {
+pub(crate) fn spool_numbers(status: &SpoolStatus) -> [(&'static str, f64); 4] {
     [
-        ("spool_records", stand.records as f64),
-        ("spool_bytes", stand.bytes as f64),
-        ("spool_bytes_max", stand.bytes_max as f64),
-        ("ledger_away", f64::from(u8::from(stand.is_away))),
+        ("spool_records", status.records as f64),
+        ("spool_bytes", status.bytes as f64),
+        ("spool_bytes_max", status.bytes_max as f64),
+        ("ledger_away", f64::from(u8::from(status.is_away))),
     ]
 }

@@ -162,7 +162,7 @@ impl CollectEffects {
                 error => wrote.error = Some(error.to_string()),
             }
         }
-        wrote.stand = spool.stand();
+        wrote.status = spool.status();
         wrote.unfinished = batch;
         wrote
     }
@@ -173,8 +173,7 @@ impl CollectEffects {
             return self.write_all(batch, wrote).await;
         }
         let limit = Duration::from_millis(self.ctx.config.spool_after_ms);
-        let written = timeout(limit, Box::pin(self.write_all(batch, wrote))).await;
-        written.unwrap_or_else(|_| Err(took_too_long(limit)))
+        in_time(limit, Box::pin(self.write_all(batch, wrote))).await
     }
 
     async fn write_all(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
@@ -326,11 +325,18 @@ impl CollectEffects {
     }
 }
 
-pub(crate) fn took_too_long(limit: Duration) -> LedgerError {
-    LedgerError::Failed(format!(
-        "the ledger did not take a write within {} ms",
-        limit.as_millis()
-    ))
+/// The answer of the ledger, or that it took too long.
+pub(crate) async fn in_time<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, LedgerError>>,
+) -> Result<T, LedgerError> {
+    let done = timeout(limit, work).await;
+    done.unwrap_or_else(|_| {
+        Err(LedgerError::Failed(format!(
+            "the ledger did not take a write within {} ms",
+            limit.as_millis()
+        )))
+    })
 }
 
 /// Drops turns whose clients have stopped waiting; the others are tried again.

@@ -1,22 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Mutex;
-
-use hone_domain::{
-    BindRequest, Fate, Message, Role, SessionId, SessionIndexConfig, Stage, Turn, TurnKind,
-};
+use hone_domain::{BindRequest, Fate, Message, Role, SessionId, Stage, Turn, TurnKind};
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
-use hone_runtime::{
-    Inbox, ManualClock, Overflow, SeededIds, ShutdownTrigger, StatusRegistry, SystemClock, queue,
-};
+use hone_runtime::{Inbox, Overflow, ShutdownTrigger, SystemClock, queue};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::*;
-use crate::testing::{feedback, observed, turn};
-use crate::{Carry, Config, Input, Spool};
+use crate::testing::{ctx, feedback, observed, turn};
+use crate::{Carry, Input, Spool};
 
 struct Rig {
     ctx: Ctx,
@@ -30,22 +24,7 @@ async fn rig() -> Rig {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
     let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
-    let bounds = SessionIndexConfig {
-        sessions_max: 100,
-        turns_per_session_max: 100,
-        transcript_bytes_max: 1 << 20,
-        retry_ms: 180_000,
-    };
-    let ctx = Ctx {
-        ledger: ledger.clone(),
-        ids: Arc::new(SeededIds::new(3)),
-        index: Arc::new(Mutex::new(SessionIndex::new(bounds))),
-        spool: Spool::off(),
-        carry: Carry::default(),
-        clock: Arc::new(ManualClock::at(1_000)),
-        config: Config::for_tests(),
-        registry: StatusRegistry::new(),
-    };
+    let ctx = ctx(ledger.clone(), Spool::off(), Carry::default());
     let (outbox, notifications) = queue(4, Overflow::DropNewest);
     Rig {
         effects: CollectEffects::new(ctx.clone(), outbox),

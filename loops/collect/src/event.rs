@@ -7,7 +7,7 @@ use hone_domain::{
 use hone_ledger::FeedbackOutcome;
 use tokio::sync::oneshot;
 
-use crate::Stand;
+use crate::SpoolStatus;
 
 /// What the gateway sends.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ pub struct Shipped {
     /// Records that were damaged, could not be read, or that the ledger took none of while it took others.
     pub lost: u64,
     /// How full the spool is.
-    pub stand: Stand,
+    pub status: SpoolStatus,
     /// Why no more of them were written.
     pub error: Option<String>,
 }
@@ -238,7 +238,7 @@ pub struct Wrote {
     /// Turns that nobody tried to record, because the spool is full.
     pub refused: Vec<TurnId>,
     /// How full the spool is.
-    pub stand: Stand,
+    pub status: SpoolStatus,
     /// Recorded turns whose client had been told that they are not.
     pub late: Vec<TurnId>,
     /// Turns dropped, because the ledger failed and nobody waited any more, or the spool was full. They may be in the

@@ -11,7 +11,7 @@
 //!   reason; a turn whose client was told that it is not collected is settled as `late_receipt`.
 //! - Never: reads what was said, asks a model, or makes the gateway wait for anything but a receipt.
 
-mod behind;
+mod backlog;
 mod carry;
 mod config;
 mod counts;
@@ -38,7 +38,7 @@ pub use event::{
     Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Ship, Shipped,
     Wrote,
 };
-pub use spool::{Spool, Stand};
+pub use spool::{Spool, SpoolStatus};
 pub use state::State;
 
 /// The loop's name in the status registry.
@@ -74,7 +74,7 @@ pub async fn run(
         registry: ctx.registry.clone(),
     };
     let drain_ms = config.drain_ms;
-    let state = State::new(config, ctx.ids.clone()).behind(ctx.spool.stand());
+    let state = State::new(config, ctx.ids.clone()).behind(ctx.spool.status());
     let effects = CollectEffects::new(ctx, outbox).until(shutdown.clone());
     match drive(state, effects, inbox, shutdown, drive_config).await {
         Ended::Drained => Ok(()),

@@ -8,7 +8,7 @@ use hone_domain::{Reason, Receipt, Transition, Turn, TurnId};
 use hone_ledger::LedgerError;
 use tokio::time::timeout;
 
-use crate::effects::took_too_long;
+use crate::effects::in_time;
 use crate::spool::{AppendError, Record, Room, Waiting};
 use crate::{Batch, CollectEffects, Ship, Shipped, Wrote};
 
@@ -34,7 +34,7 @@ impl CollectEffects {
             }
         }
         self.put_into_spool(&mut batch, &mut wrote).await;
-        wrote.stand = self.ctx.spool.stand();
+        wrote.status = self.ctx.spool.status();
         wrote.unfinished = batch;
         wrote
     }
@@ -44,13 +44,12 @@ impl CollectEffects {
     async fn take_feedback(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
         let limit = Duration::from_millis(self.ctx.config.spool_after_ms);
         while !batch.said.is_empty() {
-            if self.ctx.spool.stand().is_away {
+            if self.ctx.spool.status().is_away {
                 return Err(LedgerError::Failed(
                     "the ledger does not answer; send it again later".to_owned(),
                 ));
             }
-            let taken = timeout(limit, self.write_feedback(batch, wrote)).await;
-            taken.unwrap_or_else(|_| Err(took_too_long(limit)))?;
+            in_time(limit, self.write_feedback(batch, wrote)).await?;
         }
         Ok(())
     }
@@ -179,14 +178,18 @@ impl CollectEffects {
             self.notify();
         }
         shipped.error = ended.err();
-        shipped.stand = self.ctx.spool.stand();
+        shipped.status = self.ctx.spool.status();
         shipped
+    }
+
+    /// About how many bytes are read from the spool at a time.
+    fn ship_bytes_max(&self) -> u64 {
+        (self.ctx.config.held_bytes_max / 4).max(1)
     }
 
     async fn ship_first(&self, ship: Ship, shipped: &mut Shipped) -> Result<(), String> {
         let spool = &self.ctx.spool;
-        let bytes_max = (self.ctx.config.held_bytes_max / 4).max(1);
-        let first = spool.first(ship.most, bytes_max).await;
+        let first = spool.first(ship.most, self.ship_bytes_max()).await;
         let first = first.map_err(|error| format!("the spool could not be read: {error}"))?;
         shipped.lost += first.lost;
         if first.lost > 0 {
@@ -270,8 +273,8 @@ impl CollectEffects {
     /// Whether the ledger takes a turn that waits behind the first record. That one comes once more in its order, and
     /// changes nothing then.
     async fn takes_a_later_turn(&self, ship: Ship) -> bool {
-        let bytes_max = (self.ctx.config.held_bytes_max / 4).max(1);
-        let Ok(first) = self.ctx.spool.first(DOUBTED_AMONG, bytes_max).await else {
+        let first = self.ctx.spool.first(DOUBTED_AMONG, self.ship_bytes_max());
+        let Ok(first) = first.await else {
             return false;
         };
         let is_turn = |waiting: &&Waiting| matches!(waiting.record, Some(Record::Turn { .. }));
@@ -301,15 +304,6 @@ impl CollectEffects {
             },
         }
     }
-}
-
-/// The answer of the ledger, or that it took too long.
-async fn in_time<T>(
-    limit: Duration,
-    work: impl Future<Output = Result<T, LedgerError>>,
-) -> Result<T, LedgerError> {
-    let done = timeout(limit, work).await;
-    done.unwrap_or_else(|_| Err(took_too_long(limit)))
 }
 
 fn settled_of(records: &[Waiting]) -> Vec<(TurnId, Reason)> {

@@ -4,22 +4,19 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use hone_domain::{
-    Fate, NextState, PolicyVersion, SessionIndex, SessionIndexConfig, Stage, TransitionId,
-    VersionSpan,
-};
+use hone_domain::{Fate, NextState, PolicyVersion, Stage, TransitionId, VersionSpan};
 use hone_ledger::Ledger;
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
-use hone_runtime::{Effects as _, ManualClock, Overflow, SeededIds, StatusRegistry, queue};
+use hone_runtime::{Effects as _, Overflow, queue};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::*;
-use crate::testing::{feedback, turn};
-use crate::{Carry, Config, Ctx, Effect, Report, Said, Spool};
+use crate::testing::{ctx, feedback, turn};
+use crate::{Carry, Effect, Report, Said, Spool};
 
 const ALL: Ship = Ship {
     most: 100,
@@ -56,22 +53,7 @@ impl Rig {
     }
 
     fn effects(&self, ledger: &Arc<SqliteLedger>) -> CollectEffects {
-        let bounds = SessionIndexConfig {
-            sessions_max: 100,
-            turns_per_session_max: 100,
-            transcript_bytes_max: 1 << 20,
-            retry_ms: 180_000,
-        };
-        let ctx = Ctx {
-            ledger: ledger.clone(),
-            ids: Arc::new(SeededIds::new(3)),
-            index: Arc::new(Mutex::new(SessionIndex::new(bounds))),
-            spool: self.spool.clone(),
-            carry: self.carry.clone(),
-            clock: Arc::new(ManualClock::at(1_000)),
-            config: Config::for_tests(),
-            registry: StatusRegistry::new(),
-        };
+        let ctx = ctx(ledger.clone(), self.spool.clone(), self.carry.clone());
         CollectEffects::new(ctx, queue(4, Overflow::DropNewest).0)
     }
 
@@ -147,14 +129,14 @@ async fn what_a_silent_ledger_leaves_waits_and_is_shipped_once_whatever_was_ship
     let wrote = write(&away, batch).await;
     assert_eq!((wrote.spooled, wrote.recorded, &wrote.error), (2, 0, &None));
     assert_eq!(wrote.closed, [id(1), id(2)]);
-    assert!(wrote.stand.is_away && wrote.stand.records == 4);
+    assert!(wrote.status.is_away && wrote.status.records == 4);
     for signed in signed {
         assert_eq!(signed.await, Ok(Receipt::Spooled));
     }
     assert_eq!(rig.spool.turn(id(2)).await, Some(turn(2, 1)));
     assert_eq!(rig.spool.turn(id(3)).await, None);
     let told = away.ship(ALL).await;
-    assert!(told.error.is_some() && told.stand.records == 4, "{told:?}");
+    assert!(told.error.is_some() && told.status.records == 4, "{told:?}");
     // The process ends; the next one ships everything, ends before it could forget that, and the third ships it again.
     rig.restart();
     let files: Vec<PathBuf> = fs::read_dir(rig.folder.path().join("spool"))
@@ -168,7 +150,7 @@ async fn what_a_silent_ledger_leaves_waits_and_is_shipped_once_whatever_was_ship
         let shipped = rig.effects(&ledger).ship(ALL).await;
         assert_eq!((shipped.turns, shipped.lost, &shipped.error), (2, 0, &None));
         assert_eq!(shipped.transitions, u64::from(is_new));
-        assert!(rig.spool.is_empty() && !shipped.stand.is_away);
+        assert!(rig.spool.is_empty() && !shipped.status.is_away);
         assert!(rig.spool.until_empty(Duration::ZERO).await);
         came.push(fates(&ledger).await);
         for (file, bytes) in files.iter().zip(&before) {
@@ -249,7 +231,7 @@ async fn a_full_spool_refuses_turns_and_still_takes_what_settles_others() {
     assert_eq!((wrote.refused, wrote.error), (vec![id(20)], None));
     assert_eq!(wrote.closed, [id(1)]);
     assert_eq!(futures_of(signed).await, [refused]);
-    assert!(rig.spool.stand().bytes <= 4_500);
+    assert!(rig.spool.status().bytes <= 4_500);
 }
 
 async fn futures_of(signed: Vec<Signed>) -> Vec<Receipt> {

@@ -10,13 +10,13 @@ use hone_ledger::FeedbackOutcome;
 use hone_runtime::{Event, Ids, LoopState};
 use tokio::sync::oneshot;
 
-use crate::behind::{Behind, Then};
+use crate::backlog::{Backlog, Then};
 use crate::counts::{Counts, spool_numbers};
 use crate::queue::{Item, Queue, text_bytes};
 use crate::sessions::Sessions;
 use crate::{
-    Config, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Shipped, Stand,
-    Wrote,
+    Config, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Shipped,
+    SpoolStatus, Wrote,
 };
 
 /// Feedback whose turn is not known yet; it is in the ledger already.
@@ -36,7 +36,7 @@ pub struct State {
     pausing: bool,
     failures_in_row: u32,
     failures_alone: u32,
-    behind: Behind,
+    backlog: Backlog,
     open: Sessions,
     loaded: bool,
     loading: bool,
@@ -63,7 +63,7 @@ impl State {
             pausing: false,
             failures_in_row: 0,
             failures_alone: 0,
-            behind: Behind::default(),
+            backlog: Backlog::default(),
             open: Sessions::default(),
             loaded: false,
             loading: false,
@@ -79,9 +79,9 @@ impl State {
     }
 
     /// The same, beginning with what an earlier run left in the spool.
-    pub fn behind(self, stand: Stand) -> Self {
+    pub fn behind(self, status: SpoolStatus) -> Self {
         Self {
-            behind: Behind::with(stand),
+            backlog: Backlog::with(status),
             ..self
         }
     }
@@ -317,7 +317,7 @@ impl State {
 
     fn load(&mut self) -> Vec<Effect> {
         // What waits in the spool is among what is to be read.
-        if self.loading || self.draining || self.behind.is_behind {
+        if self.loading || self.draining || self.backlog.is_behind {
             return Vec::new();
         }
         self.loading = true;
@@ -354,7 +354,7 @@ impl State {
     /// Begins the next transaction, if none runs and there is anything to write. After a failure
     /// single items are written, so that one that cannot be written does not take others along.
     fn write(&mut self) -> Vec<Effect> {
-        let holds = self.behind.holds() && !self.draining;
+        let holds = self.backlog.holds() && !self.draining;
         if self.writing || self.pausing || holds || self.queue.len() == 0 {
             return Vec::new();
         }
@@ -369,7 +369,7 @@ impl State {
         self.writing = true;
         self.turns_in_write = batch.turns.len();
         self.counts.writes += 1;
-        vec![match self.behind.is_behind {
+        vec![match self.backlog.is_behind {
             true => Effect::Spool(Box::new(batch)),
             false => Effect::Write(Box::new(batch)),
         }]
@@ -410,7 +410,7 @@ impl State {
         for heard in wrote.heard {
             self.heard(now_ms, heard);
         }
-        self.behind.came(wrote.stand);
+        self.backlog.came(wrote.status);
         let mut effects = self.ship();
         match wrote.error {
             None => {
@@ -430,7 +430,7 @@ impl State {
     // === the spool ===
 
     fn ship(&mut self) -> Vec<Effect> {
-        match self.behind.next(&self.config) {
+        match self.backlog.next(&self.config) {
             Some(ship) if !self.draining => vec![Effect::Ship(ship)],
             // What is left at the end is shipped by the next start.
             _ => Vec::new(),
@@ -441,7 +441,7 @@ impl State {
         self.counts.shipped += shipped.turns;
         self.counts.transitions += shipped.transitions;
         self.counts.spool_lost += shipped.lost;
-        let mut effects = match self.behind.shipped(shipped, self.writing, &self.config) {
+        let mut effects = match self.backlog.shipped(shipped, self.writing, &self.config) {
             Then::Again => self.ship(),
             Then::Wait => Vec::new(),
             Then::Rest(ms) => {
@@ -567,7 +567,7 @@ impl LoopState for State {
             Event::Reported(Report::Wrote(wrote)) => self.wrote(now_ms, *wrote),
             Event::Reported(Report::Shipped(shipped)) => self.shipped(&shipped),
             Event::Reported(Report::Rested) => {
-                self.behind.rested();
+                self.backlog.rested();
                 self.ship()
             }
             Event::Reported(Report::Resumed) => {
@@ -599,7 +599,7 @@ impl LoopState for State {
     fn observe(&self) -> Vec<(&'static str, f64)> {
         let number = |name, value: usize| (name, value as f64);
         let mut numbers = self.counts.numbers();
-        numbers.extend(spool_numbers(&self.behind.stand));
+        numbers.extend(spool_numbers(&self.backlog.status));
         numbers.extend([
             number("turns_held", self.queue.turns() + self.turns_in_write),
             number("turns_open", self.open.len()),

@@ -586,15 +586,15 @@ impl World {
 
     fn told(&self) -> Wrote {
         Wrote {
-            stand: self.stand(),
+            status: self.status(),
             ..Wrote::default()
         }
     }
 
-    fn stand(&self) -> Stand {
-        Stand {
+    fn status(&self) -> SpoolStatus {
+        SpoolStatus {
             records: self.spool.as_ref().map_or(0, VecDeque::len) as u64,
-            ..Stand::default()
+            ..SpoolStatus::default()
         }
     }
 
@@ -628,7 +628,7 @@ impl World {
                 .map(|(turn, _)| Spooled::Settle(turn)),
         );
         spool.extend(late);
-        wrote.stand = self.stand();
+        wrote.status = self.status();
         wrote
     }
 
@@ -651,7 +651,7 @@ impl World {
             }
         }
         shipped.error = fails.then(|| "it does not answer".to_owned());
-        shipped.stand = self.stand();
+        shipped.status = self.status();
         shipped
     }
 
@@ -699,7 +699,7 @@ proptest! {
                 }
                 110..116 => {
                     collect = State::new(Config::for_tests(), Arc::new(SeededIds::new(u64::from(what))));
-                    collect = collect.behind(world.stand());
+                    collect = collect.behind(world.status());
                     under_way = collect.step(now_ms, Event::Started);
                 }
                 116..130 => under_way.extend(collect.step(now_ms, Event::Ticked)),

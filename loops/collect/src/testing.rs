@@ -1,13 +1,37 @@
 //! Nouns for the tests of this crate.
 
+use std::sync::{Arc, Mutex};
+
 use hone_domain::{
     Completion, Digest, Feedback, FeedbackId, Message, NextItem, NextKind, NextState, Origin,
-    PolicyVersion, RequestId, Role, Sampling, Scope, SessionId, StopReason, Turn, TurnId, TurnKind,
-    VersionSpan,
+    PolicyVersion, RequestId, Role, Sampling, Scope, SessionId, SessionIndex, SessionIndexConfig,
+    StopReason, Turn, TurnId, TurnKind, VersionSpan,
 };
+use hone_ledger_sql::SqliteLedger;
+use hone_runtime::{ManualClock, SeededIds, StatusRegistry};
 use uuid::Uuid;
 
-use crate::Observed;
+use crate::{Carry, Config, Ctx, Observed, Spool};
+
+/// What collect works with, over this ledger.
+pub(crate) fn ctx(ledger: Arc<SqliteLedger>, spool: Arc<Spool>, carry: Carry) -> Ctx {
+    let bounds = SessionIndexConfig {
+        sessions_max: 100,
+        turns_per_session_max: 100,
+        transcript_bytes_max: 1 << 20,
+        retry_ms: 180_000,
+    };
+    Ctx {
+        ledger,
+        ids: Arc::new(SeededIds::new(3)),
+        index: Arc::new(Mutex::new(SessionIndex::new(bounds))),
+        spool,
+        carry,
+        clock: Arc::new(ManualClock::at(1_000)),
+        config: Config::for_tests(),
+        registry: StatusRegistry::new(),
+    }
+}
 
 /// Turn `n` of session `session`, ended at time `n`.
 pub(crate) fn turn(n: u128, session: u128) -> Turn {

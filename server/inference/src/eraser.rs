@@ -62,7 +62,8 @@ impl Eraser {
     pub fn new(
         (personal, versions): (Arc<dyn Personal>, Arc<dyn Versions>),
         (blobs, backend): (Arc<dyn Blobs>, Option<Arc<dyn Backend>>),
-        (policies, index, spool): (Latest<Policies>, SharedIndex, Arc<Spool>),
+        (policies, index): (Latest<Policies>, SharedIndex),
+        spool: Arc<Spool>,
         memories: Arc<SharedMemories>,
         piece_turns: usize,
     ) -> Self {
@@ -85,7 +86,7 @@ impl Eraser {
     /// Waits until every turn that was acknowledged is where a wish finds it. False where that takes too long, or the
     /// ledger does not answer.
     pub async fn caught_up(&self) -> bool {
-        let is_away = self.spool.stand().is_away;
+        let is_away = self.spool.status().is_away;
         self.spool.is_empty() || (!is_away && self.spool.until_empty(CATCH_UP).await)
     }
 

@@ -91,7 +91,7 @@ impl Run {
             config: config(),
             registry: StatusRegistry::new(),
         };
-        let state = State::new(config(), self.ids.clone()).behind(self.spool.stand());
+        let state = State::new(config(), self.ids.clone()).behind(self.spool.status());
         let effects = CollectEffects::new(ctx, self.notifications.0.clone());
         self.collect.start(self.clock.now_ms(), state, effects);
     }
@@ -125,12 +125,7 @@ impl Run {
     }
 
     fn user(&mut self, act: impl FnOnce(&mut Users, &mut Moment<'_>)) {
-        let mut moment = Moment {
-            gateway: &self.gateway,
-            ids: &*self.ids,
-            now_ms: self.clock.now_ms(),
-            rng: &mut self.rng,
-        };
+        let mut moment = Moment::now(&self.gateway, &*self.ids, &mut self.rng, &*self.clock);
         act(&mut self.users, &mut moment);
     }
 
@@ -215,11 +210,11 @@ impl Run {
             .flatten()
             .map(|file| file.unwrap().file_name())
             .collect();
-        let stand = self.spool.stand();
-        if stand.records > 0 || !files.is_empty() {
+        let status = self.spool.status();
+        if status.records > 0 || !files.is_empty() {
             let failures = self.collect.number("ledger_failures_total");
             broken.push(format!(
-                "left in the spool: {stand:?} {files:?}, {failures} failures"
+                "left in the spool: {status:?} {files:?}, {failures} failures"
             ));
         }
         let rows = self.raw.turns(None, 2 * self.users.asked.len() + 1).await;

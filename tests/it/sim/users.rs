@@ -6,7 +6,7 @@ use hone_domain::{
     Policies, Reason, Receipt, RequestId, Role, Sampling, Scope, SessionId, StopReason, Turn,
     TurnId, TurnKind, VersionSpan,
 };
-use hone_runtime::{Ids, Latest, Outbox};
+use hone_runtime::{Clock, Ids, Latest, Outbox};
 use tokio::sync::oneshot;
 
 use super::rng::Rng;
@@ -83,6 +83,23 @@ pub(super) struct Moment<'a> {
     pub(super) ids: &'a dyn Ids,
     pub(super) rng: &'a mut Rng,
     pub(super) now_ms: i64,
+}
+
+impl<'a> Moment<'a> {
+    /// Now, by this clock.
+    pub(super) fn now(
+        gateway: &'a Gateway,
+        ids: &'a dyn Ids,
+        rng: &'a mut Rng,
+        clock: &dyn Clock,
+    ) -> Self {
+        Self {
+            gateway,
+            ids,
+            rng,
+            now_ms: clock.now_ms(),
+        }
+    }
 }
 
 impl Users {

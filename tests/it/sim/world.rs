@@ -295,7 +295,7 @@ impl World {
         match which {
             Which::Collect if !self.collect.is_up() => {
                 let state = hone_collect::State::new(self.collect_config.clone(), self.ids.clone())
-                    .behind(self.spool.stand());
+                    .behind(self.spool.status());
                 let effects = CollectEffects::new(self.collect_ctx(), self.to_judge.clone());
                 self.collect.start(now_ms, state, effects);
             }
@@ -449,12 +449,7 @@ impl World {
     // === the scheduler ===
 
     fn user(&mut self, act: impl FnOnce(&mut Users, &mut Moment<'_>)) {
-        let mut moment = Moment {
-            gateway: &self.gateway,
-            ids: &*self.ids,
-            now_ms: self.clock.now_ms(),
-            rng: &mut self.rng,
-        };
+        let mut moment = Moment::now(&self.gateway, &*self.ids, &mut self.rng, &*self.clock);
         act(&mut self.users, &mut moment);
     }
 

@@ -97,11 +97,15 @@ fn check_of(number: u64, offset: u64, payload: &[u8]) -> [u8; CHECK_BYTES] {
     check
 }
 
+/// The payload's length and checksum that a frame begins with.
+fn header_of(header: &[u8; FRAME_BYTES]) -> (usize, &[u8]) {
+    let [a, b, c, d, check @ ..] = header;
+    (u32::from_le_bytes([*a, *b, *c, *d]) as usize, check)
+}
+
 /// The payload of the frame at `offset` of a segment's bytes; none where it does not check.
 fn frame_at(bytes: &[u8], number: u64, offset: usize) -> Option<&[u8]> {
-    let header = bytes.get(offset..offset + FRAME_BYTES)?;
-    let (length, check) = header.split_at(4);
-    let length = u32::from_le_bytes(length.try_into().ok()?) as usize;
+    let (length, check) = header_of(bytes.get(offset..)?.first_chunk()?);
     let begin = offset + FRAME_BYTES;
     let payload = bytes.get(begin..begin.checked_add(length)?)?;
     (check_of(number, offset as u64, payload) == check).then_some(payload)
@@ -346,15 +350,12 @@ impl Log {
         if read_all_at(&file, &mut header, at)?.is_none() {
             return Ok(None);
         }
-        let (length, check) = header.split_at(4);
-        let mut bytes = [0; 4];
-        bytes.copy_from_slice(length);
-        let length = u32::from_le_bytes(bytes);
+        let (length, check) = header_of(&header);
         let begin = at + FRAME_BYTES as u64;
-        if begin + u64::from(length) > segment.bytes {
+        if begin + length as u64 > segment.bytes {
             return Ok(None);
         }
-        let mut payload = vec![0; length as usize];
+        let mut payload = vec![0; length];
         let is_there = read_all_at(&file, &mut payload, begin)?.is_some();
         Ok((is_there && check_of(segment.number, at, &payload) == check).then_some(payload))
     }
@@ -365,13 +366,7 @@ impl Log {
     /// The file system's.
     pub(crate) fn release(&mut self, frames: &[Frame]) -> io::Result<()> {
         for frame in frames {
-            while self
-                .segments
-                .front()
-                .is_some_and(|s| self.head.0 >= s.bytes)
-            {
-                self.drop_oldest()?;
-            }
+            self.drop_read()?;
             self.head.0 += frame_len(&frame.payload);
             self.head.1 += 1;
         }

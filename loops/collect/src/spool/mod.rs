@@ -37,7 +37,7 @@ pub struct Spool {
 
 /// How full the spool is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stand {
+pub struct SpoolStatus {
     /// Records that wait: turns, next states and ends of turns.
     pub records: u64,
     /// Their bytes on disk.
@@ -100,8 +100,8 @@ impl Spool {
     }
 
     /// How full it is.
-    pub fn stand(&self) -> Stand {
-        Stand {
+    pub fn status(&self) -> SpoolStatus {
+        SpoolStatus {
             records: self.records.load(Ordering::Acquire),
             bytes: self.bytes.load(Ordering::Acquire),
             bytes_max: self.bytes_max,
@@ -111,7 +111,7 @@ impl Spool {
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.stand().records == 0
+        self.status().records == 0
     }
 
     /// Waits until nothing is left to be shipped, at most so long. False where something is.

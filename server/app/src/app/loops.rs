@@ -220,11 +220,8 @@ pub(super) fn eraser(
     let eraser = Arc::new(Eraser::new(
         (resources.personal.clone(), resources.versions.clone()),
         (resources.blobs.clone(), backend),
-        (
-            resources.policies.clone(),
-            resources.index.clone(),
-            resources.spool.clone(),
-        ),
+        (resources.policies.clone(), resources.index.clone()),
+        resources.spool.clone(),
         resources.remembered.clone(),
         resources.config.learning.forget_piece_turns,
     ));

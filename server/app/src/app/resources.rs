@@ -80,7 +80,8 @@ impl Resources {
 /// lie in the spool: these are told to it, and stay noted until a start finds it empty.
 /// Where the disk is full, collect does it later: that keeps nobody from being answered.
 async fn settle_late(
-    (late, spool): (&LateTurns, &Spool),
+    late: &LateTurns,
+    spool: &Spool,
     ledger: &dyn Ledger,
     collects: bool,
     carry: &Carry,
@@ -143,7 +144,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
     let spool = open_spool(&config.store.spool(&folder), config.store.spool_bytes_max)?;
     let (carry, collects) = (Carry::default(), config.runs(Loop::Collect));
-    settle_late((&late, &spool), &*ledger, collects, &carry).await?;
+    settle_late(&late, &spool, &*ledger, collects, &carry).await?;
     let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;

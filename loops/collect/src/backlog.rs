@@ -1,12 +1,12 @@
 //! Whether something waits in the spool, and when it is shipped.
 
-use crate::{Config, Ship, Shipped, Stand};
+use crate::{Config, Ship, Shipped, SpoolStatus};
 
 /// The spool as the loop's state sees it.
 #[derive(Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct Backlog {
     /// As it was told last.
-    pub(crate) stand: Stand,
+    pub(crate) status: SpoolStatus,
     /// Something waits: what comes goes behind it.
     pub(crate) is_behind: bool,
     is_under_way: bool,
@@ -32,21 +32,21 @@ pub(crate) enum Then {
     CaughtUp,
 }
 
-impl Behind {
+impl Backlog {
     /// Beginning with what an earlier run left.
-    pub(crate) fn with(stand: Stand) -> Self {
+    pub(crate) fn with(status: SpoolStatus) -> Self {
         Self {
-            stand,
-            is_behind: stand.records > 0,
+            status,
+            is_behind: status.records > 0,
             ..Self::default()
         }
     }
 
     /// A write is over; something may have gone into the spool.
-    pub(crate) fn came(&mut self, stand: Stand) {
+    pub(crate) fn came(&mut self, status: SpoolStatus) {
         self.has_more |= self.is_under_way;
-        self.is_behind |= stand.records > 0;
-        self.stand = stand;
+        self.is_behind |= status.records > 0;
+        self.status = status;
     }
 
     /// The next shipping, if something waits and none is under way. After a failure it takes single records.
@@ -75,7 +75,7 @@ impl Behind {
     /// A shipping is over; `is_writing` while a batch is being put into the spool.
     pub(crate) fn shipped(&mut self, shipped: &Shipped, is_writing: bool, config: &Config) -> Then {
         self.is_under_way = false;
-        self.stand = shipped.stand;
+        self.status = shipped.status;
         if shipped.error.is_some() {
             let pause_ms = config.pause_ms(self.failures_in_row);
             self.failures_in_row = self.failures_in_row.saturating_add(1);
@@ -83,9 +83,9 @@ impl Behind {
             return Then::Rest(pause_ms);
         }
         self.failures_in_row = 0;
-        if self.stand.records > 0 {
+        if self.status.records > 0 {
             // The rest is small enough for receipts to wait for it.
-            self.is_closing |= self.stand.records <= (config.batch_turns_max / 4) as u64;
+            self.is_closing |= self.status.records <= (config.batch_turns_max / 4) as u64;
             return Then::Again;
         }
         self.is_closing = is_writing || self.has_more;
@@ -114,16 +114,16 @@ impl Behind {
 mod tests {
     use super::*;
 
-    fn stand(records: u64) -> Stand {
-        Stand {
+    fn status(records: u64) -> SpoolStatus {
+        SpoolStatus {
             records,
-            ..Stand::default()
+            ..SpoolStatus::default()
         }
     }
 
     fn shipped(records: u64, error: Option<&str>) -> Shipped {
         Shipped {
-            stand: stand(records),
+            status: status(records),
             error: error.map(str::to_owned),
             ..Shipped::default()
         }
@@ -132,101 +132,106 @@ mod tests {
     #[test]
     fn it_is_behind_until_nothing_waits_and_nothing_is_on_its_way() {
         let config = Config::for_tests();
-        let mut behind = Behind::default();
-        assert_eq!(behind.next(&config), None);
-        behind.came(stand(3));
-        assert!(behind.is_behind);
-        let first = behind.next(&config).expect("something waits");
+        let mut backlog = Backlog::default();
+        assert_eq!(backlog.next(&config), None);
+        backlog.came(status(3));
+        assert!(backlog.is_behind);
+        let first = backlog.next(&config).expect("something waits");
         assert_eq!((first.most, first.doubts_first), (8, false));
-        assert_eq!(behind.next(&config), None, "one at a time");
+        assert_eq!(backlog.next(&config), None, "one at a time");
         assert_eq!(
-            behind.shipped(&shipped(1, None), false, &config),
+            backlog.shipped(&shipped(1, None), false, &config),
             Then::Again
         );
         // A batch goes in while the last one is shipped, and its report comes first.
-        behind.next(&config).expect("one waits");
-        behind.came(stand(2));
+        backlog.next(&config).expect("one waits");
+        backlog.came(status(2));
         assert_eq!(
-            behind.shipped(&shipped(0, None), false, &config),
+            backlog.shipped(&shipped(0, None), false, &config),
             Then::Again
         );
-        behind.next(&config).expect("it may not have met the batch");
+        backlog
+            .next(&config)
+            .expect("it may not have met the batch");
         // A batch is on its way in.
-        assert_eq!(behind.shipped(&shipped(0, None), true, &config), Then::Wait);
-        assert!(behind.holds(), "nothing further goes in");
-        behind.came(stand(1));
-        let last = behind.next(&config).expect("it is still behind");
+        assert_eq!(
+            backlog.shipped(&shipped(0, None), true, &config),
+            Then::Wait
+        );
+        assert!(backlog.holds(), "nothing further goes in");
+        backlog.came(status(1));
+        let last = backlog.next(&config).expect("it is still behind");
         assert_eq!(last.limit_ms, config.spool_after_ms);
         assert_eq!(
-            behind.shipped(&shipped(0, None), false, &config),
+            backlog.shipped(&shipped(0, None), false, &config),
             Then::CaughtUp
         );
-        assert!(!behind.is_behind && !behind.holds());
-        assert_eq!(behind.next(&config), None);
+        assert!(!backlog.is_behind && !backlog.holds());
+        assert_eq!(backlog.next(&config), None);
     }
 
     #[test]
     fn a_steady_stream_does_not_keep_it_from_being_emptied() {
         let config = Config::for_tests();
-        let mut behind = Behind::with(stand(20));
-        behind.next(&config).expect("something waits");
-        let then = behind.shipped(&shipped(3, None), true, &config);
-        assert_eq!((then, behind.holds()), (Then::Again, false));
-        behind.next(&config).expect("something waits");
-        let then = behind.shipped(&shipped(2, None), true, &config);
-        assert_eq!((then, behind.holds()), (Then::Again, true));
+        let mut backlog = Backlog::with(status(20));
+        backlog.next(&config).expect("something waits");
+        let then = backlog.shipped(&shipped(3, None), true, &config);
+        assert_eq!((then, backlog.holds()), (Then::Again, false));
+        backlog.next(&config).expect("something waits");
+        let then = backlog.shipped(&shipped(2, None), true, &config);
+        assert_eq!((then, backlog.holds()), (Then::Again, true));
         // What was on its way came in; the little that is left is shipped before anything else is taken.
-        behind.came(stand(5));
-        behind.next(&config).expect("something waits");
-        let then = behind.shipped(&shipped(5, None), false, &config);
-        assert_eq!((then, behind.holds()), (Then::Again, true));
-        behind.next(&config).expect("something waits");
-        let then = behind.shipped(&shipped(0, None), false, &config);
-        assert_eq!((then, behind.holds()), (Then::CaughtUp, false));
+        backlog.came(status(5));
+        backlog.next(&config).expect("something waits");
+        let then = backlog.shipped(&shipped(5, None), false, &config);
+        assert_eq!((then, backlog.holds()), (Then::Again, true));
+        backlog.next(&config).expect("something waits");
+        let then = backlog.shipped(&shipped(0, None), false, &config);
+        assert_eq!((then, backlog.holds()), (Then::CaughtUp, false));
     }
 
     #[test]
     fn what_is_held_goes_in_again_where_the_ledger_fails_at_the_last_moment() {
         let config = Config::for_tests();
-        let mut behind = Behind::with(stand(1));
-        behind.next(&config).expect("something waits");
-        behind.shipped(&shipped(0, None), true, &config);
-        behind.came(stand(1));
-        behind.next(&config).expect("something came");
-        assert!(behind.holds());
+        let mut backlog = Backlog::with(status(1));
+        backlog.next(&config).expect("something waits");
+        backlog.shipped(&shipped(0, None), true, &config);
+        backlog.came(status(1));
+        backlog.next(&config).expect("something came");
+        assert!(backlog.holds());
         let failed = shipped(1, Some("away"));
         assert!(matches!(
-            behind.shipped(&failed, false, &config),
+            backlog.shipped(&failed, false, &config),
             Then::Rest(_)
         ));
-        assert!(!behind.holds() && behind.is_behind);
+        assert!(!backlog.holds() && backlog.is_behind);
     }
 
     #[test]
     fn after_failures_it_rests_longer_takes_one_at_a_time_and_begins_to_doubt_it() {
         let config = Config::for_tests();
-        let mut behind = Behind::with(stand(5));
+        let mut backlog = Backlog::with(status(5));
         let mut rests = Vec::new();
         for failures in 0..=6 {
-            let ship = behind.next(&config).expect("something waits");
+            let ship = backlog.next(&config).expect("something waits");
             assert_eq!(ship.most, if failures == 0 { 8 } else { 1 });
             assert_eq!(ship.limit_ms, 1_000 << failures.min(4));
             assert_eq!(ship.doubts_first, failures > config.attempts_max);
             let failed = shipped(5, Some("away"));
-            let Then::Rest(ms) = behind.shipped(&failed, false, &config) else {
+            let Then::Rest(ms) = backlog.shipped(&failed, false, &config) else {
                 panic!("it rests");
             };
             rests.push(ms);
-            assert_eq!(behind.next(&config), None, "it rests");
-            behind.rested();
+            assert_eq!(backlog.next(&config), None, "it rests");
+            backlog.rested();
         }
         assert_eq!(rests, [10, 20, 40, 80, 80, 80, 80]);
-        let once = behind.next(&config).expect("something waits");
+        let once = backlog.next(&config).expect("something waits");
         assert_eq!(once.most, 1);
         assert_eq!(
-            behind.shipped(&shipped(4, None), false, &config),
+            backlog.shipped(&shipped(4, None), false, &config),
             Then::Again
         );
-        assert_eq!(behind.next(&config).expect("more wait").most, 8);
+        assert_eq!(backlog.next(&config).expect("more wait").most, 8);
     }
 }
