@@ -1,6 +1,7 @@
 // What a person says once: listed, used in the next chat, said to be used, changed, paused and forgotten.
 
 import assert from 'node:assert/strict'
+import { readFile } from 'node:fs/promises'
 import { after, before, test } from 'node:test'
 import { Hone, QUICK, confirm, issues, launch, open, picture, say, until } from './hone.mjs'
 
@@ -253,3 +254,27 @@ for (const { name: look, ...options } of LOOKS) {
     assert.deepEqual(page.complaints, [])
   })
 }
+
+test('all that is remembered is saved as a file, and comes back from it', async () => {
+  const page = await open(browser, hone)
+  await hone.call('DELETE', '/v1/memories')
+  await hone.call('POST', '/v1/memories', { text: 'I am vegetarian.' })
+  await hone.call('POST', '/v1/memories', { text: 'From now on, keep it short.', kind: 'preference' })
+  await list(page, 2)
+  const [saved] = await Promise.all([page.waitForEvent('download'), page.getByTestId('memory-save').click()])
+  assert.match(saved.suggestedFilename(), /^hone-memories-\d{4}-\d\d-\d\d\.md$/)
+  const file = await saved.path()
+  await hone.call('DELETE', '/v1/memories')
+  await until(async () => (await page.getByTestId('memory').count()) === 0)
+  await page.getByTestId('memory-file').setInputFiles({ name: 'notes.md', mimeType: 'text/markdown', buffer: await readFile(file) })
+  await page.getByTestId('memory-told').filter({ hasText: '2 new memories from the file.' }).waitFor()
+  assert.deepEqual((await texts()).sort(), ['From now on, keep it short.', 'I am vegetarian.'])
+  await list(page, 2)
+  await picture(page, 'memory-file')
+  // A secret is left out, and the page says which line.
+  const secret = Buffer.from('- I am tall.\n- My password is hunter2-Xy9\n')
+  await page.getByTestId('memory-file').setInputFiles({ name: 'notes.txt', mimeType: 'text/plain', buffer: secret })
+  await page.getByTestId('memory-told').filter({ hasText: /^1 new memory from the file, 1 left out\. Line 2: / }).waitFor()
+  assert.deepEqual(await issues(page), [])
+  await page.context().close()
+})

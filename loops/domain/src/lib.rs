@@ -56,7 +56,8 @@ pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
 pub use loops::Loop;
 pub use memory::{
     MEMORIES_MAX, MEMORY_CHARS_MAX, Memory, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal,
-    NAME, Secret, Stated, folded, kept_text, memory_block, says_how, stated,
+    NAME, Secret, ShownMemory, Stated, folded, kept_text, memory_block, opening_words, says_how,
+    stated, topic_of,
 };
 pub use message::{Message, Role, ToolCall};
 pub use output::{

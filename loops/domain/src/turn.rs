@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Digest, GroupId, MemoryId, MemoryMode, Message, Millis, PolicyVersion, RequestId, Scope,
-    SessionId, Token, TurnId,
+    Digest, GroupId, MemoryMode, Message, Millis, PolicyVersion, RequestId, Scope, SessionId,
+    ShownMemory, Token, TurnId,
 };
 
 /// Who asked.
@@ -321,7 +321,7 @@ pub struct MemoryUse {
     /// Whether it was shown some, and whether what was said in it can become one.
     pub mode: MemoryMode,
     /// Those that its prompt holds, in the order of the prompt.
-    pub shown: Vec<MemoryId>,
+    pub shown: Vec<ShownMemory>,
 }
 
 impl Turn {

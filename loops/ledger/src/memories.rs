@@ -138,6 +138,14 @@ pub trait Memories: Send + Sync {
         now_ms: Millis,
     ) -> Result<Added, LedgerError>;
 
+    /// Keeps memories as [`Self::add_memory`] does, all at once; returns what became of each.
+    async fn add_memories(
+        &self,
+        scope: &Scope,
+        new: &[NewMemory],
+        now_ms: Millis,
+    ) -> Result<Vec<Added>, LedgerError>;
+
     /// Memories of a scope, newest first.
     async fn memories(&self, scope: &Scope, page: Window) -> Result<Vec<MemoryRow>, LedgerError>;
 

@@ -13,7 +13,8 @@ mod ctx;
 mod effects;
 mod event;
 mod extract;
-mod search;
+mod index;
+mod known;
 mod shared;
 mod state;
 
@@ -25,8 +26,9 @@ pub use config::Config;
 pub use ctx::Ctx;
 pub use effects::MemoryEffects;
 pub use event::{Effect, Report};
-pub use search::best_matches;
-pub use shared::{Remembered, SharedMemories, newest_within};
+pub use index::Index;
+pub use known::{Budget, Known, Remembered};
+pub use shared::SharedMemories;
 pub use state::State;
 
 /// The loop's name in the status registry.

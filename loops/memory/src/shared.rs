@@ -1,37 +1,15 @@
-//! What the gateway shows to the model: the newest memories of every scope, in memory of the process, so that
-//! no answer waits for the ledger.
+//! What the gateway shows to the model: the memories of every scope, in memory of the process, so that no answer
+//! waits for the ledger.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hone_domain::{Memory, MemoryId, Scope};
+use hone_domain::{MEMORIES_MAX, Memory, Scope};
 use hone_ledger::{LedgerError, Memories};
 
-/// Most memories held of a scope; of these a prompt shows the newest that fit.
-const PER_SCOPE: usize = 64;
+use crate::known::{Known, Remembered};
 
-/// A memory as prompts show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
-    /// Its id.
-    pub id: MemoryId,
-    /// The person's words.
-    pub text: Arc<str>,
-    /// Whether a new conversation may be shown it: nothing newer replaced it.
-    pub is_current: bool,
-}
-
-impl From<Memory> for Remembered {
-    fn from(memory: Memory) -> Self {
-        Self {
-            id: memory.id,
-            is_current: memory.is_current(),
-            text: memory.text.into(),
-        }
-    }
-}
-
-type ByScope = HashMap<Scope, Arc<[Remembered]>>;
+type ByScope = HashMap<Scope, Arc<Known>>;
 
 /// What is shown, always as the ledger has it.
 pub struct SharedMemories {
@@ -48,7 +26,7 @@ impl SharedMemories {
     /// The ledger's.
     pub async fn load(ledger: Arc<dyn Memories>) -> Result<Self, LedgerError> {
         let mut by_scope: HashMap<Scope, Vec<Remembered>> = HashMap::new();
-        for memory in ledger.newest_memories(None, PER_SCOPE).await? {
+        for memory in ledger.newest_memories(None, MEMORIES_MAX).await? {
             by_scope
                 .entry(memory.scope.clone())
                 .or_default()
@@ -56,7 +34,7 @@ impl SharedMemories {
         }
         let shared = by_scope
             .into_iter()
-            .map(|(scope, memories)| (scope, memories.into()));
+            .map(|(scope, memories)| (scope, Arc::new(Known::new(memories))));
         Ok(Self {
             by_scope: Mutex::new(shared.collect()),
             ledger,
@@ -69,9 +47,8 @@ impl SharedMemories {
         self.by_scope.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The memories of a scope that may be shown, newest first; those that were replaced are among them, for
-    /// conversations that were shown them before.
-    pub fn of(&self, scope: &Scope) -> Arc<[Remembered]> {
+    /// What is known of a scope.
+    pub fn of(&self, scope: &Scope) -> Arc<Known> {
         self.by_scope().get(scope).cloned().unwrap_or_default()
     }
 
@@ -79,7 +56,7 @@ impl SharedMemories {
     /// is shown rather than what may be forgotten.
     pub async fn refresh(&self, scope: &Scope) {
         let _reading = self.reading.lock().await;
-        let found = self.ledger.newest_memories(Some(scope), PER_SCOPE).await;
+        let found = self.ledger.newest_memories(Some(scope), MEMORIES_MAX).await;
         let found = found.unwrap_or_else(|error| {
             tracing::warn!(%error, "memories cannot be read, and none is shown in this scope");
             Vec::new()
@@ -87,64 +64,14 @@ impl SharedMemories {
         let mut by_scope = self.by_scope();
         match found.is_empty() {
             true => by_scope.remove(scope),
-            false => by_scope.insert(
-                scope.clone(),
-                found.into_iter().map(Remembered::from).collect(),
-            ),
+            false => {
+                let found = found.into_iter().map(Memory::into).collect();
+                let known = Arc::new(Known::new(found));
+                // The first question after a change does not wait for the index.
+                let indexed = known.clone();
+                tokio::task::spawn_blocking(move || indexed.make_index());
+                by_scope.insert(scope.clone(), known)
+            }
         };
-    }
-}
-
-/// The newest current memories that take at most `tokens_max` tokens together with `begin`, what stands beside
-/// them; in the order they were written. `tokens` counts those of a text.
-pub fn newest_within(
-    memories: &[Remembered],
-    tokens_max: usize,
-    begin: usize,
-    tokens: impl Fn(&str) -> usize,
-) -> Vec<&Remembered> {
-    let mut left = tokens_max.saturating_sub(begin);
-    let mut chosen = Vec::new();
-    for memory in memories.iter().filter(|memory| memory.is_current) {
-        let takes = tokens(&memory.text);
-        if takes <= left {
-            left -= takes;
-            chosen.push(memory);
-        }
-    }
-    chosen.reverse();
-    chosen
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-
-    #[test]
-    fn the_newest_that_fit_are_shown_in_their_order() {
-        let memory = |n: u128, text: &str, is_current| Remembered {
-            id: MemoryId(Uuid::from_u128(n)),
-            text: text.into(),
-            is_current,
-        };
-        let newest_first = [
-            memory(5, "eeeee", true),
-            memory(4, "dddd", false),
-            memory(3, "a long one that does not fit", true),
-            memory(2, "bb", true),
-            memory(1, "aaa", true),
-        ];
-        let shown = |most| -> Vec<u128> {
-            newest_within(&newest_first, most, 10, str::len)
-                .iter()
-                .map(|m| m.id.0.as_u128())
-                .collect()
-        };
-        assert_eq!(shown(17), [2, 5]);
-        assert_eq!(shown(20), [1, 2, 5]);
-        assert_eq!(shown(10), [0u128; 0]);
-        assert_eq!(shown(0), [0u128; 0]);
     }
 }

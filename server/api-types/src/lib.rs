@@ -17,6 +17,7 @@ pub mod learning;
 pub mod limits;
 mod list;
 pub mod memories;
+pub mod memory_markdown;
 pub mod messages;
 pub mod openai;
 mod parameters;

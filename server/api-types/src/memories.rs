@@ -138,6 +138,40 @@ pub fn words(text: &str) -> Result<String, RequestError> {
     kept_text(text).map_err(|why: MemoryRefusal| RequestError::invalid("text", why.to_string()))
 }
 
+/// The body that brings memories from a Markdown file.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+pub struct MemoriesImport {
+    /// The file. The items of its lists become memories, or its lines where it has no list: preferences below a heading
+    /// with the word "preferences", facts elsewhere.
+    pub markdown: String,
+    /// The `user` field of the requests in question.
+    pub user: Option<String>,
+}
+
+/// What became of a file's entries.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct MemoriesImported {
+    /// Always `memories.imported`.
+    pub object: &'static str,
+    /// Entries that are memories now.
+    pub added: u64,
+    /// Entries that memories say already.
+    pub same: u64,
+    /// Entries that were not kept.
+    pub refused: u64,
+    /// Why the first 100 of them were not.
+    pub reasons: Vec<ImportRefusal>,
+}
+
+/// An entry that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ImportRefusal {
+    /// Its first line in the file, counted from 1.
+    pub line: usize,
+    /// Why it was not kept.
+    pub reason: String,
+}
+
 /// How many memories were forgotten.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct MemoriesForgotten {

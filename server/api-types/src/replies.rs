@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use hone_domain::{MemoryId, Reason, Receipt, StopReason, Token};
+use hone_domain::{Reason, Receipt, ShownMemory, StopReason, Token};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
@@ -119,8 +119,8 @@ impl HoneNote {
 }
 
 /// Memories as clients know them.
-pub fn ids_of(memories: &[MemoryId]) -> Vec<String> {
-    memories.iter().map(|id| id.prefixed()).collect()
+pub fn ids_of(memories: &[ShownMemory]) -> Vec<String> {
+    memories.iter().map(|one| one.id.prefixed()).collect()
 }
 
 /// The wire name of a stop reason.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::{
-    Ask, Collect, Completion, Delta, End, MemoryId, Millis, OutputFormat, OutputParser, Part,
-    PendingTurn, PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, StopReason,
+    Ask, Collect, Completion, Delta, End, Millis, OutputFormat, OutputParser, Part, PendingTurn,
+    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, ShownMemory, StopReason,
     Token, TokenDelta, Transcript, Turn, TurnId,
 };
 use hone_serve::Answer;
@@ -76,7 +76,7 @@ pub struct Ended {
     /// Its session.
     pub session: SessionId,
     /// The memories that its prompt shows.
-    pub memories: Vec<MemoryId>,
+    pub memories: Vec<ShownMemory>,
     /// Whether its person is asked if it is to be learned from although its client says `store: false`.
     pub asks_consent: bool,
 }

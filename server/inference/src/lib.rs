@@ -58,7 +58,7 @@ pub use conduct::{Choice, Ended, Piece};
 pub use counters::{COUNTERS, Counter, InferenceCounters};
 pub use error::OpenError;
 pub use fair_semaphore::{FairPermit, FairSemaphore};
-pub use hone_memory::{SharedMemories, best_matches};
+pub use hone_memory::{Index, SharedMemories};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
 pub use learning_config::{LearningConfig, Metric};
 pub use memory::MemoryParts;

@@ -1,16 +1,15 @@
 //! What a prompt shows of what its person said in earlier conversations.
 //!
-//! The first turn of a conversation is shown the newest memories that fit; later turns are shown what the turn
-//! that they continue was shown, so that the beginning of the prompt stays as it was. Only what was paused,
-//! edited or forgotten since changes there. The client's own messages are never touched.
+//! The first turn of a conversation is shown what fits of how to answer and of the facts. A later turn is shown what the
+//! turn that it continues was shown, at the same places, so that the beginning of the prompt stays as it was, and with
+//! its newest message what has become new or relevant. Only what was paused, edited or forgotten since changes in the
+//! places before. The client's own messages are never touched.
 
 use std::sync::Arc;
 
-use hone_domain::{MemoryId, MemoryUse, Message, Role};
-use hone_memory::{Config, Remembered, SharedMemories, newest_within};
+use hone_domain::{MemoryUse, Message, Role, ShownMemory, memory_block};
+use hone_memory::{Budget, Config, Known, Remembered, SharedMemories};
 use hone_runtime::{Notification, Outbox};
-
-use super::Language;
 
 /// What the service has of memory.
 pub struct MemoryParts {
@@ -28,7 +27,7 @@ pub(super) struct Shown {
     /// What the turn records.
     pub memory: MemoryUse,
     /// The words in its prompt.
-    pub block: Option<String>,
+    pub blocks: Vec<Block>,
 }
 
 impl Shown {
@@ -39,37 +38,106 @@ impl Shown {
                 shown: Vec::new(),
                 ..self.memory
             },
-            block: None,
+            blocks: Vec::new(),
         }
     }
 }
 
-pub(super) fn within<'a>(
-    known: &'a [Remembered],
+/// Words before those of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    /// The message, counted from 0.
+    pub at: usize,
+    pub text: String,
+}
+
+/// What a request is shown, and where; `before` is what the turn that it continues was shown.
+pub(super) fn chosen(
+    known: &Known,
+    messages: &[Message],
+    before: Option<&[ShownMemory]>,
     tokens_max: usize,
-    language: &dyn Language,
-) -> Vec<&'a Remembered> {
-    let tokens = |text: &str| language.encode(text, false).len();
+    tokens: &dyn Fn(&str) -> usize,
+) -> Vec<ShownMemory> {
     let line = |text: &str| tokens(&format!("{text}\n"));
     // The empty line between them and what the person asks.
     let begin = tokens("\n").max(1);
-    newest_within(known, tokens_max, begin, line)
+    let budget = |taken: usize| Budget {
+        left: tokens_max.saturating_sub(taken + begin),
+        tokens: &line,
+    };
+    let users = || {
+        messages
+            .iter()
+            .enumerate()
+            .filter(|(_, m)| m.role == Role::User)
+    };
+    let Some(before) = before else {
+        let Some((first, _)) = users().next() else {
+            return Vec::new();
+        };
+        let asked = users().next_back().map_or("", |(_, last)| &*last.content);
+        return placed(first, &known.at_start(asked, budget(0)));
+    };
+    let still = before.iter().filter(|one| known.get(one.id).is_some());
+    let mut shown: Vec<ShownMemory> = still.copied().collect();
+    let Some((at, newest)) = messages
+        .iter()
+        .enumerate()
+        .next_back()
+        .filter(|(_, m)| m.role == Role::User)
+    else {
+        return shown;
+    };
+    // A request that is sent again is shown what it was shown.
+    if before.iter().any(|one| one.at == at) {
+        return shown;
+    }
+    let ids: Vec<_> = before.iter().map(|one| one.id).collect();
+    let taken = shown.iter().filter_map(|one| known.get(one.id));
+    let taken = taken.map(|one| line(&one.text)).sum();
+    let is_said = |text: &str| {
+        messages
+            .iter()
+            .any(|message| message.content.contains(text))
+    };
+    let new = known.later(&newest.content, &ids, is_said, budget(taken));
+    shown.extend(placed(at, &new));
+    shown
 }
 
-/// Those of `before` that may still be shown, in their order.
-pub(super) fn still_there<'a>(known: &'a [Remembered], before: &[MemoryId]) -> Vec<&'a Remembered> {
-    let find = |id: &MemoryId| known.iter().find(|memory| memory.id == *id);
-    before.iter().filter_map(find).collect()
+fn placed(at: usize, found: &[&Remembered]) -> Vec<ShownMemory> {
+    let found = found.iter();
+    found.map(|one| ShownMemory { id: one.id, at }).collect()
 }
 
-/// The messages with a block before the words of the person's first message; none where there is no such message.
-/// It is the person's own words, so it stands where these have the weight that the person has, and models follow it
-/// more often there than as a system message (docs/LOG.md).
-pub(super) fn with_block(messages: &[Message], block: &str) -> Option<Vec<Message>> {
-    let at = messages.iter().position(|m| m.role == Role::User)?;
+/// The blocks that show them.
+pub(super) fn blocks(known: &Known, shown: &[ShownMemory]) -> Vec<Block> {
+    let same_place = shown.chunk_by(|a, b| a.at == b.at);
+    let block = |shown: &[ShownMemory]| {
+        let texts = shown.iter().filter_map(|one| known.get(one.id));
+        let text = memory_block(texts.map(|one| &*one.text))?;
+        Some(Block {
+            at: shown[0].at,
+            text,
+        })
+    };
+    same_place.filter_map(block).collect()
+}
+
+/// The messages with blocks before the words of the person; none where no message of the person's is there for one.
+/// They are the person's own words, so they stand where these have the weight that the person has, and models follow
+/// them more often there than as a system message (docs/LOG.md). A block whose place is not a message of the person's
+/// stands before the first one.
+pub(super) fn with_blocks(messages: &[Message], blocks: &[Block]) -> Option<Vec<Message>> {
     let mut messages = messages.to_vec();
-    let first = &mut messages[at];
-    first.content = format!("{block}\n\n{}", first.content.trim_start());
+    for block in blocks {
+        let is_user = |at: &usize| messages.get(*at).is_some_and(|m| m.role == Role::User);
+        let first = || messages.iter().position(|m| m.role == Role::User);
+        let at = Some(block.at).filter(is_user).or_else(first)?;
+        let message = &mut messages[at];
+        message.content = format!("{}\n\n{}", block.text, message.content.trim_start());
+    }
     Some(messages)
 }
 
@@ -77,17 +145,85 @@ pub(super) fn with_block(messages: &[Message], block: &str) -> Option<Vec<Messag
 mod tests {
     use super::*;
 
+    use hone_domain::MemoryId;
+    use uuid::Uuid;
+
+    fn block(at: usize, text: &str) -> Block {
+        let text = text.to_owned();
+        Block { at, text }
+    }
+
     #[test]
-    fn a_block_stands_before_the_first_words_of_the_person() {
+    fn blocks_stand_before_the_words_of_the_person() {
         let (system, user) = (
             Message::text(Role::System, "Be kind."),
             Message::text(Role::User, "Hi"),
         );
         let answer = Message::text(Role::Assistant, "Hello");
-        let talk = [system.clone(), answer.clone(), user.clone(), user.clone()];
-        let shown = Message::text(Role::User, "Notes\n\nHi");
-        let with = [system.clone(), answer, shown, user];
-        assert_eq!(with_block(&talk, "Notes").as_deref(), Some(&with[..]));
-        assert_eq!(with_block(&[system], "Notes"), None);
+        let talk = [system.clone(), user.clone(), answer.clone(), user.clone()];
+        let shown = |text: &str| Message::text(Role::User, &format!("{text}\n\nHi"));
+        let with = |blocks: &[Block]| with_blocks(&talk, blocks).expect("a person's message");
+        let at = |a: &Message, b: &Message| [system.clone(), a.clone(), answer.clone(), b.clone()];
+        assert_eq!(with(&[block(1, "Notes")]), at(&shown("Notes"), &user));
+        let both = [block(1, "Notes"), block(3, "More")];
+        assert_eq!(with(&both), at(&shown("Notes"), &shown("More")));
+        // The client left something out, so the place is another.
+        assert_eq!(with(&[block(2, "Notes")]), at(&shown("Notes"), &user));
+        assert_eq!(with_blocks(&[system.clone()], &[block(0, "Notes")]), None);
+        assert_eq!(with(&[]), talk);
+    }
+
+    #[test]
+    fn a_conversation_keeps_what_it_was_shown_and_gets_what_is_new() {
+        let id = |n| MemoryId(Uuid::from_u128(n));
+        let memory = |n, text: &str, is_general| Remembered {
+            id: id(n),
+            text: text.into(),
+            is_current: true,
+            is_general,
+            superseded_by: None,
+        };
+        let at = |n, at| ShownMemory { id: id(n), at };
+        let known = Known::new(vec![
+            memory(3, "my cat is Tom", false),
+            memory(2, "short please", true),
+            memory(1, "my dog is Rex", false),
+        ]);
+        let talk = |texts: &[&str]| -> Vec<Message> {
+            let role = |n| {
+                if n % 2 == 0 {
+                    Role::User
+                } else {
+                    Role::Assistant
+                }
+            };
+            let all = texts.iter().enumerate();
+            all.map(|(n, text)| Message::text(role(n), *text)).collect()
+        };
+        let tokens = |text: &str| text.len();
+        let shown = |talk: &[Message], before: Option<&[ShownMemory]>, most| {
+            chosen(&known, talk, before, most, &tokens)
+        };
+        let first = talk(&["What does a dog eat?"]);
+        let start = shown(&first, None, 29);
+        assert_eq!(start, [at(1, 0), at(2, 0)]);
+        assert_eq!(
+            blocks(&known, &start),
+            [block(0, "my dog is Rex\nshort please")]
+        );
+        let second = talk(&["What does a dog eat?", "Meat.", "And a cat?"]);
+        let later = shown(&second, Some(&start), 60);
+        assert_eq!(later, [at(1, 0), at(2, 0), at(3, 2)]);
+        assert_eq!(blocks(&known, &later).len(), 2);
+        // Sent again, and with nothing left of the budget.
+        assert_eq!(shown(&second, Some(&later), 60), later);
+        assert_eq!(shown(&second, Some(&start), 29), start);
+        // What was forgotten is gone.
+        let with_gone = [at(9, 0), at(2, 0)];
+        assert_eq!(shown(&first, Some(&with_gone), 60), [at(2, 0)]);
+        // A tool's result is not a message of the person's.
+        let mut tool = second.clone();
+        tool.push(Message::text(Role::Tool, "cat"));
+        assert_eq!(shown(&tool, Some(&start), 60), start);
     }
 }

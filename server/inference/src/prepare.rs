@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
-use super::memory::{Shown, with_block};
+use super::memory::{Block, Shown, with_blocks};
 use super::shape::{Calls, Shape};
 use super::takes::whole_functions;
 use super::{InferenceService, LanguageError, OpenError, Takes};
@@ -248,7 +248,7 @@ impl InferenceService {
         let owner = request.counts_as().to_owned();
         let work = move |inference: &Self| {
             Ok(
-                match (&request.prompt, inference.text_of(&request, &[], None)?) {
+                match (&request.prompt, inference.text_of(&request, &[], &[])?) {
                     (PromptSource::Tokens(tokens), _) => tokens.clone(),
                     (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
                     (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
@@ -259,7 +259,7 @@ impl InferenceService {
     }
 
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
-        let text = self.text_of(request, &[], None)?;
+        let text = self.text_of(request, &[], &[])?;
         let mut output_format = self.output_format(request, text.as_deref());
         let form = self.form(request, output_format.reasoning)?;
         let calls = request.shape.as_ref().map(|shape| shape.calls);
@@ -322,21 +322,26 @@ impl InferenceService {
         &self,
         request: &Request,
         recorded: &[(usize, Arc<str>)],
-        block: Option<&str>,
+        blocks: &[Block],
     ) -> Result<Option<String>, OpenError> {
-        Ok(match (&request.prompt, block) {
-            (PromptSource::Chat { tools, extra }, None) => {
+        Ok(match &request.prompt {
+            PromptSource::Chat { tools, extra } => {
                 let tools = tools.as_deref();
-                Some(self.rendered(&request.messages, recorded, tools, extra)?)
-            }
-            (PromptSource::Chat { tools, extra }, Some(block)) => {
-                let Some(messages) = with_block(&request.messages, block) else {
+                if blocks.is_empty() {
+                    return Ok(Some(self.rendered(
+                        &request.messages,
+                        recorded,
+                        tools,
+                        extra,
+                    )?));
+                }
+                let Some(messages) = with_blocks(&request.messages, blocks) else {
                     return Ok(None);
                 };
-                Some(self.rendered(&messages, recorded, tools.as_deref(), extra)?)
+                Some(self.rendered(&messages, recorded, tools, extra)?)
             }
-            (PromptSource::Text(text), _) => Some(text.clone()),
-            (PromptSource::Tokens(_), _) => None,
+            PromptSource::Text(text) => Some(text.clone()),
+            PromptSource::Tokens(_) => None,
         })
     }
 
@@ -378,8 +383,8 @@ impl InferenceService {
         if binding.recorded.is_empty() {
             return None;
         }
-        let block = shown.block.as_deref();
-        let text = self.text_of(request, &binding.recorded, block).ok()??;
+        let text = self.text_of(request, &binding.recorded, &shown.blocks);
+        let text = text.ok()??;
         text.starts_with(&*transcript.text).then_some(text)
     }
 

@@ -1,10 +1,10 @@
 //! Which memories a request is shown, and its prompt with them.
 
-use hone_domain::{Binding, MemoryMode, MemoryUse, memory_block};
+use hone_domain::{Binding, MemoryMode, MemoryUse};
 use hone_runtime::Notification;
 
 use super::InferenceService;
-use super::memory::{Shown, still_there, within};
+use super::memory::{Shown, blocks, chosen};
 use super::prepare::{PromptSource, Request};
 
 impl InferenceService {
@@ -15,19 +15,12 @@ impl InferenceService {
             return Shown::default();
         }
         let known = self.memory.shared.of(&request.scope);
-        let chosen = match &binding.memories {
-            Some(before) => still_there(&known, before),
-            None => {
-                let most = self.memory.config.tokens_max;
-                within(&known, most, &*self.language)
-            }
-        };
+        let tokens = |text: &str| self.language.encode(text, false).len();
+        let (before, most) = (binding.memories.as_deref(), self.memory.config.tokens_max);
+        let shown = chosen(&known, &request.messages, before, most, &tokens);
         Shown {
-            memory: MemoryUse {
-                mode,
-                shown: chosen.iter().map(|memory| memory.id).collect(),
-            },
-            block: memory_block(chosen.iter().map(|memory| &*memory.text)),
+            blocks: blocks(&known, &shown),
+            memory: MemoryUse { mode, shown },
         }
     }
 
@@ -40,10 +33,10 @@ impl InferenceService {
         text: Option<String>,
     ) -> (Shown, Option<String>) {
         let shown = self.shown(request, binding);
-        let Some(block) = &shown.block else {
+        if shown.blocks.is_empty() {
             return (shown, text);
-        };
-        match self.text_of(request, &[], Some(block)) {
+        }
+        match self.text_of(request, &[], &shown.blocks) {
             Ok(Some(with)) => (shown, Some(with)),
             Ok(None) | Err(_) => (shown.without(), text),
         }

@@ -269,6 +269,7 @@ export interface MemoryModes {
 }
 
 export type Memories = List<Memory> & MemoryModes
+export type MemoriesImported = Reply<'MemoriesImported'>
 
 // === The console ===
 

@@ -1,14 +1,17 @@
 /** What people said once, kept for later chats: the list, and what is done to it. */
 
 import { ApiError, call, explain, get, send } from '../api/client'
-import type { Memories, Memory, MemoryKind, Turn } from '../api/types'
+import type { Memories, MemoriesImported, Memory, MemoryKind, Turn } from '../api/types'
+import { plural } from '../lib/format'
 import { newest } from '../lib/repeat'
 
 const PAGE = 50
 /** Rows asked for at once where a few are looked for. */
 const PAGE_MAX = 200
-/** Pages looked through: there are at most 1,000 memories, of which the last page says that there are no more. */
-const PAGES_MAX = 6
+/** Pages looked through: there are at most 10,000 memories, of which the last page says that there are no more. */
+const PAGES_MAX = 51
+/** Characters of the largest file that is sent: all that is kept, and twice as much. */
+export const FILE_CHARS_MAX = 10_000_000
 
 export const CHARS_MAX = 500
 
@@ -64,6 +67,14 @@ export class MemoryList {
     return reply.status === 201
   }
 
+  /** Adds the entries of a Markdown file; what became of them. */
+  async bring(markdown: string): Promise<MemoriesImported> {
+    if (markdown.length > FILE_CHARS_MAX) throw new Error('The file is too large to be a list of memories.')
+    const brought = await inPageWords(() => call<MemoriesImported>('POST', '/v1/memories/import', { body: { markdown } }))
+    await this.load()
+    return brought
+  }
+
   async change(id: string, change: Change) {
     await this.act(async () => {
       const changed = await changeMemory(id, change)
@@ -102,6 +113,18 @@ export class MemoryList {
     this.rows = at < 0 ? page.data : [...page.data, ...this.rows.slice(at + 1)]
     if (at < 0) this.next = page.next ?? null
   }
+}
+
+/** All that is remembered now, as a Markdown file. */
+export const memoryFile = async (): Promise<string> => (await send('GET', '/v1/memories/export')).text()
+
+/** What became of a file's entries, in a sentence or two. */
+export function broughtWords({ added, same, refused, reasons }: MemoriesImported): string {
+  const parts = [`${plural(added, 'new memory', 'new memories')} from the file`]
+  if (same > 0) parts.push(`${same} there already`)
+  if (refused > 0) parts.push(`${refused} left out`)
+  const why = reasons.slice(0, 3).map(({ line, reason }) => `Line ${line}: ${reason}.`)
+  return [`${parts.join(', ')}.`, ...why].join(' ')
 }
 
 export const changeMemory = (id: string, body: Change) => inPageWords(() => call<Memory>('PATCH', `/v1/memories/${id}`, { body }))

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { everyMemory, findMemories, forgetMemory, MemoryList, sessionOf } from './memories.svelte'
+import { broughtWords, everyMemory, FILE_CHARS_MAX, findMemories, forgetMemory, MemoryList, sessionOf } from './memories.svelte'
 
 /** What the server has, newest first: the texts are the ids. */
 let there: string[]
@@ -24,6 +24,11 @@ async function answer(path: string, { method, body }: { method: string; body?: s
   const id = pathname.split('/')[3]
   if (method === 'GET') return page(searchParams)
   if (refusal) return Response.json({ error: refusal }, { status: refusal.status })
+  if (pathname.endsWith('/import')) {
+    const { markdown } = JSON.parse(body ?? '') as { markdown: string }
+    there = [markdown, ...there]
+    return Response.json({ added: 1, same: 0, refused: 0, reasons: [] })
+  }
   if (method === 'POST') {
     const { text } = JSON.parse(body ?? '') as { text: string }
     const isNew = !there.includes(text)
@@ -111,7 +116,7 @@ it('what was forgotten already counts as forgotten', async () => {
 it.each([
   [403, 'learning_off', 'nothing is kept of you, as you decided (PUT /v1/consent)', /Choose “Learn from me”/],
   [409, 'memory_conflict', 'memory mem_1 says the same', /^Another memory says the same\. Forget one/],
-  [409, 'memory_conflict', 'there are 1000 memories already; forget some first', /forget some first/],
+  [409, 'memory_conflict', 'there are 10000 memories already; forget some first', /forget some first/],
   [400, 'invalid_value', 'a memory is written into prompts, and this looks like a password', /a password\. Leave that out/],
   [404, 'not_found', 'no memory mem_1 of yours is known', /^It was forgotten in the meantime\.$/],
 ])('a change that is refused with %i %s says what to do', async (status, code, message, words) => {
@@ -145,4 +150,21 @@ it('a chat that was forgotten is said to be', async () => {
   await expect(sessionOf('turn_1')).rejects.toThrow('The chat that it comes from was forgotten.')
   vi.stubGlobal('fetch', async () => Response.json({ session_id: 'sess_1' }))
   expect(await sessionOf('turn_1')).toBe('sess_1')
+})
+
+it('what a file brings is listed, and one that is too large is not sent', async () => {
+  const list = new MemoryList()
+  expect(await list.bring('I own a boat.')).toMatchObject({ added: 1 })
+  expect(list.rows[0]?.text).toBe('I own a boat.')
+  asked = []
+  await expect(list.bring('x'.repeat(FILE_CHARS_MAX + 1))).rejects.toThrow('too large')
+  expect(asked).toEqual([])
+})
+
+it('what became of a file is said in words', () => {
+  const none = { object: 'memories.imported', same: 0, refused: 0, reasons: [] }
+  expect(broughtWords({ ...none, added: 1 })).toBe('1 new memory from the file.')
+  const reasons = [{ line: 4, reason: 'a memory has at most 500 characters' }]
+  const words = '2 new memories from the file, 3 there already, 1 left out. Line 4: a memory has at most 500 characters.'
+  expect(broughtWords({ ...none, added: 2, same: 3, refused: 1, reasons })).toBe(words)
 })

@@ -26,7 +26,7 @@ pub use types::{
 };
 
 use crate::output::ParsedOutput;
-use crate::{MemoryId, Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
+use crate::{Message, Millis, NextState, Role, Scope, SessionId, ShownMemory, TurnId, TurnKind};
 
 /// Answers of housekeeping turns that are remembered per session.
 const SIDE_MAX: usize = 16;
@@ -49,7 +49,7 @@ struct Known {
     continued_with: Option<Hash>,
     /// Its place among the turns with transcripts.
     number: u64,
-    memories: Arc<[MemoryId]>,
+    memories: Arc<[ShownMemory]>,
     transcript: Option<Transcript>,
     /// The completion as sampled, where clients send it back in another form.
     sampled: Option<Arc<str>>,

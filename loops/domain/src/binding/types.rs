@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{MemoryId, Message, Millis, NextState, Scope, SessionId, Token, TurnId, TurnKind};
+use crate::{Message, Millis, NextState, Scope, SessionId, ShownMemory, Token, TurnId, TurnKind};
 
 /// Bounds of the index.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,7 @@ pub struct Binding {
     /// they were sampled.
     pub recorded: Vec<(usize, Arc<str>)>,
     /// The memories that the turn it continues was shown; none where it begins a conversation.
-    pub memories: Option<Arc<[MemoryId]>>,
+    pub memories: Option<Arc<[ShownMemory]>>,
     /// The turn whose answer never arrived and that this request repeats; it is answered again
     /// under the same id.
     pub retry_of: Option<TurnId>,
@@ -154,7 +154,7 @@ pub struct PendingTurn {
     /// The turn it continues.
     pub parent: Option<TurnId>,
     /// The memories that its prompt holds.
-    pub memories: Vec<MemoryId>,
+    pub memories: Vec<ShownMemory>,
     /// Main or side; nothing continues a side turn.
     pub kind: TurnKind,
     /// Whether the client was there for its end.

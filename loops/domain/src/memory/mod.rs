@@ -4,20 +4,23 @@
 mod kinds;
 mod openings;
 mod secrets;
+mod shown;
 mod stated;
 
 use serde::{Deserialize, Serialize};
 
 pub use kinds::{MemoryKind, MemoryMode, MemoryOrigin};
+pub use openings::opening_words;
 pub use secrets::Secret;
-pub use stated::{NAME, Stated, says_how, stated};
+pub use shown::ShownMemory;
+pub use stated::{NAME, Stated, says_how, stated, topic_of};
 
 use crate::{MemoryId, Millis, Scope, TurnId};
 
 /// Most characters of a memory.
 pub const MEMORY_CHARS_MAX: usize = 500;
 /// Most memories of one scope that are not forgotten.
-pub const MEMORIES_MAX: usize = 1_000;
+pub const MEMORIES_MAX: usize = 10_000;
 
 /// One thing a person said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +71,7 @@ pub enum MemoryRefusal {
     #[error("a memory is written into prompts, and this looks like {}", .0.what())]
     Secret(Secret),
     /// The scope has [`MEMORIES_MAX`] of them.
-    #[error("there are 1000 memories already; forget some first")]
+    #[error("there are 10000 memories already; forget some first")]
     Full,
 }
 

@@ -1,6 +1,7 @@
 //! How sentences begin or end that say something to be remembered, by language.
 
 use super::kinds::MemoryKind;
+use crate::words_of;
 
 /// A form of sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,14 @@ impl Form {
             Self::FromNowOn => MemoryKind::Preference,
         }
     }
+}
+
+/// The words of the beginnings and ends that ask to remember something.
+pub fn opening_words() -> impl Iterator<Item = String> {
+    let forms = BEGINS.iter().chain(ENDS);
+    let asks = forms.filter(|(form, _)| *form == Form::Remember);
+    let texts = asks.flat_map(|(_, texts)| texts.iter());
+    texts.flat_map(|text| words_of(text))
 }
 
 /// Beginnings in lower case, with `'` for every apostrophe.

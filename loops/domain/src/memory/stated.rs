@@ -51,6 +51,12 @@ pub fn stated(messages: &[Message]) -> Vec<Stated> {
     found
 }
 
+/// What a memory with this text replaces an older one of: of two that say what the person is called, the newer holds.
+pub fn topic_of(text: &str) -> Option<String> {
+    let topic = read(text.trim())?.topic?;
+    Some(topic.to_owned())
+}
+
 /// Whether a comment on an answer says how to answer.
 pub fn says_how(comment: &str) -> bool {
     let lower = plain(comment);
@@ -266,6 +272,18 @@ mod tests {
         assert!(texts(&[first, system]).is_empty());
         assert!(texts(&[named]).is_empty());
         assert!(texts(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_name_is_a_topic() {
+        for (text, topic) in [
+            ("Call me Sam.", Some(NAME)),
+            (" my name is Ana ", Some(NAME)),
+            ("I am tall.", None),
+            ("Remember that I am tall.", None),
+        ] {
+            assert_eq!(topic_of(text).as_deref(), topic, "{text}");
+        }
     }
 
     #[test]

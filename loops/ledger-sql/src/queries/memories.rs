@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use hone_domain::{
-    MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Millis, Scope, TurnId,
-    VerdictId, folded,
+    MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Millis, Scope,
+    ShownMemory, TurnId, VerdictId, folded,
 };
 use hone_ledger::{
     Added, Extraction, LedgerError, Memories, MemoryChange, MemoryCounts, MemoryRow, NewMemory,
@@ -42,6 +42,15 @@ impl<S: Store> Memories for SqlLedger<S> {
         now_ms: Millis,
     ) -> Result<Added, LedgerError> {
         transact!(self, connection => add(connection, scope, new, now_ms))
+    }
+
+    async fn add_memories(
+        &self,
+        scope: &Scope,
+        new: &[NewMemory],
+        now_ms: Millis,
+    ) -> Result<Vec<Added>, LedgerError> {
+        transact!(self, connection => add_all(connection, scope, new, now_ms))
     }
 
     async fn memories(&self, scope: &Scope, page: Window) -> Result<Vec<MemoryRow>, LedgerError> {
@@ -237,8 +246,8 @@ async fn read_words(connection: &mut Connection<'_>, turn: i64) -> Result<bool, 
     .fetch_optional(&mut *connection)
     .await?;
     let Some(shown) = shown else { return Ok(false) };
-    let shown: Vec<MemoryId> = serde_json::from_slice(&shown)?;
-    for id in shown {
+    let shown: Vec<ShownMemory> = serde_json::from_slice(&shown)?;
+    for ShownMemory { id, .. } in shown {
         db::query("update memories set uses = uses + 1 where id = $1")
             .bind(&id.0.as_bytes()[..])
             .execute(&mut *connection)
@@ -266,6 +275,19 @@ async fn read_verdict(
     .execute(connection)
     .await?;
     Ok(done.rows_affected() == 1)
+}
+
+async fn add_all(
+    connection: &mut Connection<'_>,
+    scope: &Scope,
+    new: &[NewMemory],
+    now_ms: Millis,
+) -> Result<Vec<Added>, Fault> {
+    let mut added = Vec::with_capacity(new.len());
+    for new in new {
+        added.push(add(connection, scope, new, now_ms).await?);
+    }
+    Ok(added)
 }
 
 async fn add(

@@ -2,8 +2,8 @@
 
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
-    MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope,
-    SessionId, Stage, Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId,
+    MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId,
+    ShownMemory, Stage, Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId,
     VersionSpan, Vote,
 };
 
@@ -193,7 +193,7 @@ fn memory_use(row: &Row) -> Result<MemoryUse, Fault> {
 }
 
 /// The memories that a turn was shown.
-pub(crate) fn memories(row: &Row) -> Result<Vec<MemoryId>, Fault> {
+pub(crate) fn memories(row: &Row) -> Result<Vec<ShownMemory>, Fault> {
     match row.try_get::<Option<&[u8]>, _>("shown")? {
         Some(shown) => Ok(serde_json::from_slice(shown)?),
         None => Ok(Vec::new()),

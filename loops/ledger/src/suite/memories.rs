@@ -2,7 +2,7 @@
 
 use hone_domain::{
     Consent, Learning, MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin,
-    MemoryUse, Scope, Signal, Turn,
+    MemoryUse, Scope, ShownMemory, Signal, Turn,
 };
 
 use super::personal::{begin, remove_all, wish};
@@ -53,7 +53,10 @@ fn texts(memories: &[Memory]) -> Vec<&str> {
 /// A turn that uses memories.
 fn turn(world: &World, mode: MemoryMode, shown: &[MemoryId]) -> Turn {
     let mut turn = world.turn();
-    let shown = shown.to_vec();
+    let shown = shown
+        .iter()
+        .map(|id| ShownMemory { id: *id, at: 0 })
+        .collect();
     turn.admission.memory = MemoryUse { mode, shown };
     turn
 }
@@ -149,9 +152,15 @@ pub(super) async fn a_scope_sees_its_own_and_changes_it(
 pub(super) async fn a_scope_has_so_many(world: &World, _: &dyn Personal, kept: &dyn Memories) {
     let scope = world.scope();
     add(world, kept, &named(world, "Call me Sam.")).await;
-    for n in 1..MEMORIES_MAX {
-        add(world, kept, &new(world, &format!("I own house {n}."))).await;
+    let houses = (1..MEMORIES_MAX).map(|n| new(world, &format!("I own house {n}.")));
+    let houses: Vec<_> = houses.collect();
+    for some in houses.chunks(500) {
+        let added = kept.add_memories(&scope, some, NOW).await.expect("kept");
+        assert!(added.iter().all(|one| matches!(one, Added::New(_))));
     }
+    let again = kept.add_memories(&scope, &houses[..2], NOW).await;
+    let again = again.expect("asked");
+    assert!(again.iter().all(|one| matches!(one, Added::Same(_))) && again.len() == 2);
     // What was replaced makes place, and nothing else does.
     add(world, kept, &named(world, "Call me Max.")).await;
     let one_more = kept

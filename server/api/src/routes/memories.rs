@@ -6,11 +6,13 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
 use hone_domain::{
     Learning, MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal,
-    Scope, TurnKind,
+    Scope, TurnKind, kept_text, topic_of,
 };
-use hone_inference::best_matches;
+use hone_inference::Index;
 use hone_ledger::{Added, LedgerError, NewMemory};
 use serde_json::json;
 
@@ -24,8 +26,10 @@ use crate::request_context::RequestContext;
 use hone_api_types::List;
 use hone_api_types::learning::UserQuery;
 use hone_api_types::memories::{
-    MemoriesForgotten, MemoriesReply, MemoryPage, MemoryPatch, MemoryReply, MemoryRequest, words,
+    ImportRefusal, MemoriesForgotten, MemoriesImport, MemoriesImported, MemoriesReply, MemoryPage,
+    MemoryPatch, MemoryReply, MemoryRequest, words,
 };
+use hone_api_types::memory_markdown::{self, Entry};
 
 fn id_of(text: &str) -> Result<MemoryId, ApiError> {
     MemoryId::parse(text).ok_or_else(|| unknown(text))
@@ -86,13 +90,19 @@ pub(crate) async fn search(
     words: &str,
     most: usize,
 ) -> Result<Vec<MemoryReply>, ApiError> {
+    let current = current(http, scope).await?;
+    let index = Index::of(current.iter().map(|one| one.text.as_str()));
+    let found = index.matches(words, most).into_iter();
+    Ok(found.map(|at| current[at].clone().into()).collect())
+}
+
+/// The memories of a scope that may be shown, newest first.
+async fn current(http: &Http, scope: &Scope) -> Result<Vec<Memory>, ApiError> {
     let all = http
         .memories
         .newest_memories(Some(scope), MEMORIES_MAX)
         .await?;
-    let current: Vec<Memory> = all.into_iter().filter(Memory::is_current).collect();
-    let found = best_matches(current, words, most);
-    Ok(found.into_iter().map(|(_, one)| one.into()).collect())
+    Ok(all.into_iter().filter(Memory::is_current).collect())
 }
 
 /// What a main turn of the caller does with memories where its request does not say, and the most that it may do.
@@ -115,7 +125,7 @@ fn modes(http: &Http, context: &RequestContext, scope: &Scope) -> (MemoryMode, M
         (status = 200, description = "A memory says the same already", body = MemoryReply),
         (status = 201, description = "It is on disk", body = MemoryReply),
         (status = 403, description = "The consent is `off`, or several people share this policy", body = ErrorBody),
-        (status = 409, description = "There are 1000 of them already", body = ErrorBody),
+        (status = 409, description = "There are 10000 of them already", body = ErrorBody),
     )
 )]
 pub async fn add_memory(
@@ -139,7 +149,7 @@ pub(crate) async fn add(
         id: MemoryId(http.ids.next()),
         kind: body.kind.unwrap_or(MemoryKind::Fact),
         text: words(&body.text)?,
-        topic: None,
+        topic: topic_of(&body.text),
         turn: None,
         origin: MemoryOrigin::Said,
     };
@@ -153,6 +163,152 @@ pub(crate) async fn add(
     };
     http.remembered.refresh(&scope).await;
     Ok((status, memory.into()))
+}
+
+/// The caller's current memories as a Markdown file, oldest first.
+#[utoipa::path(
+    get,
+    path = "/v1/memories/export",
+    params(UserQuery),
+    responses(
+        (status = 200, description = "The file", body = String, content_type = "text/markdown"),
+    )
+)]
+pub async fn export_memories(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    query: Result<Query<UserQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let query = lists::query(query)?;
+    let scope = whole_scope(&http, &context, query.user.as_deref())?;
+    let mut current = current(&http, &scope).await?;
+    current.reverse();
+    let kind = [(CONTENT_TYPE, "text/markdown; charset=utf-8")];
+    Ok((kind, memory_markdown::write(&current)).into_response())
+}
+
+/// Adds the entries of a Markdown file as memories. One that looks like a secret or is too long is left out and named.
+#[utoipa::path(
+    post,
+    path = "/v1/memories/import",
+    request_body = MemoriesImport,
+    responses(
+        (status = 200, description = "They are on disk", body = MemoriesImported),
+        (status = 403, description = "The consent is `off`, or several people share this policy", body = ErrorBody),
+    )
+)]
+pub async fn import_memories(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    request: Request,
+) -> Reply<MemoriesImported> {
+    let body: MemoriesImport = strict(&http, request).await?;
+    let scope = whole_scope(&http, &context, body.user.as_deref())?;
+    let entries = memory_markdown::read(&body.markdown);
+    match entries.len() {
+        0 => {
+            return Err(ApiError::invalid(
+                "markdown",
+                "the file has no list and no line to keep",
+            ));
+        }
+        n if n > MEMORIES_MAX => {
+            let why =
+                format!("the file has {n} entries; a user has at most {MEMORIES_MAX} memories");
+            return Err(ApiError::invalid("markdown", why));
+        }
+        _ => {}
+    }
+    may_keep(&http, &context, &scope)?;
+    noted(&http, &context, "memory.import", &scope, None).await?;
+    let mut imported = Imported::default();
+    let kept = entries
+        .into_iter()
+        .filter_map(|entry| imported.kept(&http, entry));
+    let kept: Vec<(usize, NewMemory)> = kept.collect();
+    for some in kept.chunks(IMPORT_AT_ONCE) {
+        let new: Vec<NewMemory> = some.iter().map(|(_, new)| new.clone()).collect();
+        let added = http
+            .memories
+            .add_memories(&scope, &new, http.clock.now_ms());
+        let lines = some.iter().map(|(line, _)| *line);
+        match added.await {
+            Ok(added) => lines
+                .zip(added)
+                .for_each(|(line, one)| imported.count(line, &one)),
+            Err(error) => {
+                // What was kept before is shown.
+                http.remembered.refresh(&scope).await;
+                return Err(error.into());
+            }
+        }
+    }
+    http.remembered.refresh(&scope).await;
+    Ok(Json(imported.reply()))
+}
+
+/// Memories that one transaction of an import adds.
+const IMPORT_AT_ONCE: usize = 200;
+/// Reasons that a reply names.
+const REASONS_MAX: usize = 100;
+
+/// What became of a file's entries so far.
+#[derive(Default)]
+struct Imported {
+    added: u64,
+    same: u64,
+    refused: u64,
+    reasons: Vec<ImportRefusal>,
+}
+
+impl Imported {
+    /// An entry as it is kept, with its line.
+    fn kept(&mut self, http: &Http, entry: Entry) -> Option<(usize, NewMemory)> {
+        match kept_text(&entry.text) {
+            Ok(text) => {
+                let new = NewMemory {
+                    id: MemoryId(http.ids.next()),
+                    kind: entry.kind,
+                    topic: topic_of(&text),
+                    text,
+                    turn: None,
+                    origin: MemoryOrigin::Imported,
+                };
+                Some((entry.line, new))
+            }
+            Err(why) => {
+                self.refuse(entry.line, why);
+                None
+            }
+        }
+    }
+
+    fn refuse(&mut self, line: usize, why: MemoryRefusal) {
+        self.refused += 1;
+        if self.reasons.len() < REASONS_MAX {
+            let reason = why.to_string();
+            self.reasons.push(ImportRefusal { line, reason });
+        }
+    }
+
+    fn count(&mut self, line: usize, one: &Added) {
+        match one {
+            Added::New(_) => self.added += 1,
+            Added::Same(_) => self.same += 1,
+            Added::Full => self.refuse(line, MemoryRefusal::Full),
+        }
+    }
+
+    fn reply(mut self) -> MemoriesImported {
+        self.reasons.sort_by_key(|refusal| refusal.line);
+        MemoriesImported {
+            object: "memories.imported",
+            added: self.added,
+            same: self.same,
+            refused: self.refused,
+            reasons: self.reasons,
+        }
+    }
 }
 
 /// What may be learned from a scope of the caller, and whether several people share its policy.

@@ -87,6 +87,8 @@ fn learning(routes: Routes) -> Routes {
                 memories::forget_memories
             ),
         )
+        .add(own, routes!(memories::export_memories))
+        .add(own, routes!(memories::import_memories))
         .add(
             own,
             routes!(memories::change_memory, memories::forget_memory),

@@ -132,6 +132,7 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ),
     ("PUT", "/v1/consent", Some("consent.decide")),
     ("POST", "/v1/memories", Some("memory.add")),
+    ("POST", "/v1/memories/import", Some("memory.import")),
     ("PATCH", "/v1/memories/{id}", Some("memory.change")),
     ("DELETE", "/v1/memories/{id}", Some("memory.forget")),
     ("DELETE", "/v1/memories", Some("memory.forget")),
@@ -326,6 +327,10 @@ impl Walk {
         let words = json!({"text": "I am vegetarian."});
         let made = self.step(("POST", all, all), by, words).await.json();
         assert_eq!(made["text"], "I am vegetarian.");
+        let import = "/v1/memories/import";
+        let file = json!({"markdown": "- I am tall."});
+        let imported = self.step(("POST", import, import), by, file).await;
+        assert_eq!(imported.json()["added"], 1);
         let path = format!("{all}/{}", made["id"].as_str().unwrap());
         let paused = json!({"paused": true});
         let changed = self.step(("PATCH", one, &path), by, paused).await;

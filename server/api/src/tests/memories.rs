@@ -28,3 +28,67 @@ async fn a_list_says_what_requests_do_and_at_most() {
     // Where several people share one policy nothing is remembered.
     assert_eq!(modes(&stage, Some("helpdesk")).await, json!(["off", "off"]));
 }
+
+#[tokio::test]
+async fn a_file_goes_out_and_comes_in() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let empty = stage.get("/v1/memories/export").await;
+    assert_eq!((empty.status, empty.text.as_str()), (200, "# Memories\n"));
+    let file = "## Preferences\n- From now on, keep it short.\n## About me\n- Call me Sam.\n- call me sam\n\
+        - My card is 4111 1111 1111 1111.\n- Call me Max.\n";
+    let import = |file: &str| json!({"markdown": file}).to_string();
+    let reply = stage.post("/v1/memories/import", &import(file)).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let reply = reply.json();
+    let counts = json!([reply["added"], reply["same"], reply["refused"]]);
+    assert_eq!(counts, json!([3, 1, 1]));
+    assert_eq!(reply["reasons"][0]["line"], 6);
+    let why = reply["reasons"][0]["reason"].as_str().unwrap();
+    assert!(why.contains("card"), "{why}");
+    // The newer name replaced the older one.
+    let exported = stage.get("/v1/memories/export").await;
+    let header = exported.headers.get("content-type").unwrap();
+    assert_eq!(header, "text/markdown; charset=utf-8");
+    let expected = "# Memories\n\n## Preferences\n\n- From now on, keep it short.\n\n## Facts\n\n- Call me Max.\n";
+    assert_eq!(exported.text, expected);
+    let list = stage.get("/v1/memories").await.json();
+    assert_eq!(list["data"][0]["origin"], "imported");
+    // What was exported is there already.
+    let again = stage
+        .post("/v1/memories/import", &import(expected))
+        .await
+        .json();
+    assert_eq!(json!([again["added"], again["same"]]), json!([0, 2]));
+}
+
+#[tokio::test]
+async fn files_without_end_and_files_with_nothing_are_refused() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let many = "x\n".repeat(10_001);
+    for (file, part) in [
+        ("", "no list"),
+        ("# Only a heading", "no list"),
+        (&many, "10001 entries"),
+    ] {
+        let reply = stage
+            .post(
+                "/v1/memories/import",
+                &json!({"markdown": file}).to_string(),
+            )
+            .await;
+        assert_eq!(reply.status, 400);
+        assert!(reply.text.contains(part), "{}", reply.text);
+    }
+    let long = json!({"markdown": format!("- {}\n- I am tall.", "a ".repeat(20_000))});
+    let reply = stage
+        .post("/v1/memories/import", &long.to_string())
+        .await
+        .json();
+    assert_eq!(json!([reply["added"], reply["refused"]]), json!([1, 1]));
+    let off = put(&stage, &json!({"learning": "off"})).await;
+    assert_eq!(off.status, 200);
+    let reply = stage
+        .post("/v1/memories/import", r#"{"markdown": "- I am tall."}"#)
+        .await;
+    assert_eq!(reply.status, 403, "{}", reply.text);
+}
