@@ -185,6 +185,9 @@ enum Name {
     /// Without: a mechanism test on the built-in model, whose users, judge and training text share
     /// phrases: sessions until users are answered as they like it, per method (long; not part of `all`).
     Learn,
+    /// Whether what a person said once holds in the next conversation, with nothing trained, what that costs, and that
+    /// memories of different people stay apart (long; not part of `all`).
+    Memory,
     /// That a CUDA device says what the processor says, and its speed; emulated where there is none
     /// (needs a C++ compiler then; not part of `all`).
     Device,
@@ -257,6 +260,10 @@ impl Name {
                 Some(size) => people::people(bench, size),
                 None => learn::learn(bench, &bench.size),
             },
+            Self::Memory => match &bench.people {
+                Some(size) => people::remember(bench, size),
+                None => Err("memory has no size".to_owned()),
+            },
             Self::Device => device::device(bench),
             Self::All => Err("all is not one measurement".to_owned()),
         }
@@ -289,8 +296,11 @@ impl Bench {
             flags.push(text("log.level", "warn"));
         }
         flags.extend(options.model.as_ref().map(|path| text("model.path", path)));
-        let people = (options.name == Name::Learn && options.model.is_some())
-            .then(|| people::Size::of(options));
+        let of_people = match options.name {
+            Name::Learn => options.model.is_some(),
+            name => name == Name::Memory,
+        };
+        let people = of_people.then(|| people::Size::of(options));
         let sources =
             Sources::read(options.config.as_deref(), flags).map_err(|error| error.to_string())?;
         let config = Config::load(&sources).map_err(|error| error.to_string())?;
@@ -480,6 +490,7 @@ mod tests {
             Name::Certificates,
             Name::Device,
             Name::Learn,
+            Name::Memory,
             Name::Pace,
         ];
         assert!(known.iter().all(|n| apart.contains(n) || each.contains(n)));

@@ -70,6 +70,13 @@ impl Wire {
         value.map_err(|error| format!("{url}: {error}"))
     }
 
+    /// Deletes what stands at `path`; an error on any other status than 2xx.
+    pub(super) async fn delete(&self, path: &str) -> Result<(), String> {
+        let reply = self.http.delete(format!("{}{path}", self.url)).send().await;
+        let reply = reply.and_then(reqwest::Response::error_for_status);
+        reply.map(drop).map_err(|error| error.to_string())
+    }
+
     /// Waits until the server says that it is ready.
     pub(super) async fn ready(&self) -> Result<(), String> {
         let (url, began) = (format!("{}/readyz", self.url), Instant::now());

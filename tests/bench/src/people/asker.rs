@@ -17,6 +17,8 @@ pub(super) struct Asker<'a> {
     /// 0 takes the most likely token.
     pub(super) temperature: f64,
     pub(super) max_tokens: u32,
+    /// What requests do with memories; as configured if absent.
+    pub(super) memory: Option<&'static str>,
 }
 
 impl Asker<'_> {
@@ -44,6 +46,7 @@ impl Asker<'_> {
             return Ok(answers);
         }
         let mut talker = Talker::new(self.url, self.user.to_owned()).await?;
+        talker.memory = self.memory;
         for (number, question) in questions.iter().enumerate().skip(part).step_by(TOGETHER) {
             let ask = Ask {
                 messages: &[json!({ "role": "user", "content": question })],

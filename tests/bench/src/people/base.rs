@@ -6,8 +6,8 @@ use super::asker::Asker;
 use super::checks::Preference;
 use super::knowledge::share;
 use super::likelihood::{Meter, Scored};
+use super::run::pause_training;
 use super::{ANSWER_TOKENS, FACT_TOKENS, Materials, TEMPERATURE};
-use crate::demo::client::Client;
 
 /// A preference takes part with at least this share as wished when told, and at most that untold.
 const TOLD_MIN: f64 = 0.7;
@@ -68,15 +68,32 @@ impl Base {
 
     /// Measures the server at `url`, where nothing is trained.
     pub(super) async fn measure(url: &str, materials: &Materials) -> Result<Self, String> {
-        let client = Client::new(url).map_err(|error| format!("{error:#}"))?;
-        let paused = client.pause_training(true).await;
-        paused.map_err(|error| format!("training could not be paused: {error:#}"))?;
-        let asker = Asker {
-            url,
-            user: "nobody",
-            temperature: TEMPERATURE,
-            max_tokens: ANSWER_TOKENS,
-        };
+        let asker = asker(url);
+        let mut base = Self::untold(asker, materials).await?;
+        base.facts = materials.facts_known(asker).await?;
+        base.instructions = materials.instructions_followed(asker).await?;
+        println!(
+            "  facts {:.3} of {}, instructions {:.3} of {}",
+            share(&base.facts),
+            base.facts.len(),
+            share(&base.instructions),
+            base.instructions.len()
+        );
+        base.try_all(asker, materials).await?;
+        Ok(base)
+    }
+
+    /// Measures wishes alone at the server at `url`, where nothing is trained.
+    pub(super) async fn measure_wishes(url: &str, materials: &Materials) -> Result<Self, String> {
+        let asker = asker(url);
+        let mut base = Self::untold(asker, materials).await?;
+        base.try_all(asker, materials).await?;
+        Ok(base)
+    }
+
+    /// What is answered to held-out questions as they are.
+    async fn untold(asker: Asker<'_>, materials: &Materials) -> Result<Self, String> {
+        pause_training(asker.url, true).await?;
         let mut questions: Vec<String> = Vec::new();
         for preference in &materials.preferences {
             let held_out = materials.held_out(*preference).into_iter();
@@ -85,21 +102,17 @@ impl Base {
         }
         println!("  untold: {} held-out questions", questions.len());
         let answers = asker.ask_all(&questions).await?;
-        let mut base = Self {
+        Ok(Self {
             untold: questions.into_iter().zip(answers).collect(),
             tried: Vec::new(),
-            facts: materials.facts_known(asker).await?,
-            instructions: materials.instructions_followed(asker).await?,
-        };
-        println!(
-            "  facts {:.3} of {}, instructions {:.3} of {}",
-            share(&base.facts),
-            base.facts.len(),
-            share(&base.instructions),
-            base.instructions.len()
-        );
+            facts: Vec::new(),
+            instructions: Vec::new(),
+        })
+    }
+
+    async fn try_all(&mut self, asker: Asker<'_>, materials: &Materials) -> Result<(), String> {
         for preference in &materials.preferences {
-            let tried = base.try_one(materials, asker, *preference).await?;
+            let tried = self.try_one(materials, asker, *preference).await?;
             println!(
                 "  {:<14} untold {:.2}, told {:.2}{}",
                 preference.name(),
@@ -111,9 +124,9 @@ impl Base {
                     ", does not qualify"
                 }
             );
-            base.tried.push(tried);
+            self.tried.push(tried);
         }
-        Ok(base)
+        Ok(())
     }
 
     async fn try_one(
@@ -135,6 +148,16 @@ impl Base {
             questions: questions.len(),
             answers,
         })
+    }
+}
+
+fn asker(url: &str) -> Asker<'_> {
+    Asker {
+        url,
+        user: "nobody",
+        temperature: TEMPERATURE,
+        max_tokens: ANSWER_TOKENS,
+        memory: None,
     }
 }
 

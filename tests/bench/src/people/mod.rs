@@ -19,6 +19,7 @@ mod likelihood;
 mod outcome;
 mod phrases;
 mod reading;
+mod remember;
 mod report;
 mod run;
 mod session;
@@ -35,6 +36,7 @@ use likelihood::Meter;
 use outcome::Outcome;
 use phrases::PhraseBank;
 use reading::Reading;
+pub(super) use remember::remember;
 use run::run;
 use session::Plan;
 

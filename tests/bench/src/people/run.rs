@@ -51,6 +51,7 @@ pub(super) async fn run(
         user: "other",
         temperature: TEMPERATURE,
         max_tokens: ANSWER_TOKENS,
+        memory: None,
     };
     let others = &materials.bank.questions()[..OTHER_QUESTIONS];
     let before = other.ask_all(others).await?;
@@ -88,7 +89,8 @@ pub(super) async fn run(
     })
 }
 
-async fn pause_training(url: &str, paused: bool) -> Result<(), String> {
+/// Pauses or resumes training.
+pub(super) async fn pause_training(url: &str, paused: bool) -> Result<(), String> {
     let client = Client::new(url).map_err(|error| format!("{error:#}"))?;
     let done = client.pause_training(paused).await;
     done.map_err(|error| format!("training could not be paused or resumed: {error:#}"))
