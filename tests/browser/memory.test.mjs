@@ -278,3 +278,18 @@ test('all that is remembered is saved as a file, and comes back from it', async 
   assert.deepEqual(await issues(page), [])
   await page.context().close()
 })
+
+test('a fact that a newer one replaced is marked, and holds again when one says so', async () => {
+  const page = await open(browser, hone)
+  await hone.call('DELETE', '/v1/memories')
+  await hone.call('POST', '/v1/memories', { text: 'I live in Leeds.' })
+  await hone.call('POST', '/v1/memories', { text: 'I live in York.' })
+  const rows = await list(page, 2)
+  await rows.nth(1).getByText('replaced by a newer one').waitFor()
+  assert.equal(await rows.nth(0).getByText('replaced by a newer one').count(), 0)
+  await rows.nth(1).getByTestId('memory-holds').click()
+  await rows.nth(1).getByText('replaced by a newer one').waitFor({ state: 'detached' })
+  assert.deepEqual((await remembered()).map((memory) => memory.valid_until_ms), [null, null])
+  assert.deepEqual(await issues(page), [])
+  await page.context().close()
+})

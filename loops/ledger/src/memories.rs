@@ -50,6 +50,8 @@ pub struct NewMemory {
     pub text: String,
     /// What it replaces an older one of.
     pub topic: Option<String>,
+    /// A current memory that it replaces besides.
+    pub replaces: Option<MemoryId>,
     /// The turn it was said in or about.
     pub turn: Option<TurnId>,
     /// How it came about.
@@ -109,6 +111,8 @@ pub struct MemoryChange {
     pub kind: Option<MemoryKind>,
     /// Whether it is set aside.
     pub paused: Option<bool>,
+    /// It holds beside the one that replaced it.
+    pub holds: bool,
 }
 
 /// The durable record of memories. Every method is one transaction, durable on return.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::Scope;
+use hone_domain::{MemoryKind, Scope};
 use hone_ledger::Extraction;
 use hone_runtime::Effects;
 
@@ -20,7 +20,15 @@ impl MemoryEffects {
         Self { ctx: Arc::new(ctx) }
     }
 
-    async fn store(&self, scope: &Scope, extraction: &Extraction) -> Report {
+    async fn store(&self, scope: &Scope, extraction: &mut Extraction) -> Report {
+        let known = self.ctx.shared.of(scope);
+        let facts = extraction
+            .memories
+            .iter_mut()
+            .filter(|new| new.kind == MemoryKind::Fact);
+        for new in facts {
+            new.replaces = known.replaced(&new.text);
+        }
         let stored = self
             .ctx
             .ledger
@@ -40,7 +48,10 @@ impl Effects<State> for MemoryEffects {
                 let unread = self.ctx.ledger.unread(limit).await;
                 Report::Read(unread.map_err(|error| error.to_string()))
             }
-            Effect::Store { scope, extraction } => self.store(&scope, &extraction).await,
+            Effect::Store {
+                scope,
+                mut extraction,
+            } => self.store(&scope, &mut extraction).await,
         }
     }
 }

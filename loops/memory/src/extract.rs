@@ -19,6 +19,7 @@ pub(crate) fn extract(
             kind,
             text,
             topic,
+            replaces: None,
             turn: Some(unread.turn),
             origin,
         }),

@@ -36,11 +36,11 @@ static STOPS: LazyLock<Vec<HashSet<String>>> = LazyLock::new(|| {
 });
 
 /// Words that ask to remember.
-static OPENINGS: LazyLock<HashSet<String>> = LazyLock::new(|| opening_words().collect());
+pub(crate) static OPENINGS: LazyLock<HashSet<String>> = LazyLock::new(|| opening_words().collect());
 
 /// The list of the language that most words belong to, the first of equals. What says nothing in one language can carry
 /// the meaning in another, such as "dog" in Danish, so lists are not joined, and a text of few words is English.
-fn stops_of(words: &[String]) -> &'static HashSet<String> {
+pub(crate) fn stops_of(words: &[String]) -> &'static HashSet<String> {
     let known =
         |stops: &&HashSet<String>| words.iter().filter(|word| stops.contains(*word)).count();
     let lists = || STOPS.iter().rev();
@@ -66,6 +66,16 @@ impl Tokenizer for Terms {
         terms.retain(|term| !OPENINGS.contains(term));
         terms
     }
+}
+
+/// What equal words of one stem have in common.
+pub(crate) fn stems(word: &str) -> Vec<String> {
+    let mut terms = Vec::new();
+    push_terms(word.to_owned(), &mut terms);
+    if terms.len() > 1 {
+        terms.retain(|term| term != word);
+    }
+    terms
 }
 
 fn push_terms(word: String, terms: &mut Vec<String>) {

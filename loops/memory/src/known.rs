@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use hone_domain::{Memory, MemoryId, MemoryKind, NAME};
 
 use crate::Index;
+use crate::replaced::replaced;
 
 /// Most facts looked at that share a word with what is asked.
 const RELATED_MAX: usize = 32;
@@ -106,10 +107,21 @@ impl Known {
         let _made = self.facts();
     }
 
+    /// At most `most` current facts that share a word with a text, the best first.
+    pub(crate) fn related_facts(&self, text: &str, most: usize) -> Vec<&Remembered> {
+        let found = self.related(text, most).into_iter();
+        found.map(|at| &self.newest[at]).collect()
+    }
+
+    /// The current fact that a newer one with this text makes untrue.
+    pub fn replaced(&self, text: &str) -> Option<MemoryId> {
+        replaced(self, text)
+    }
+
     /// Places of the current facts that share a word with a text, the best first.
-    fn related(&self, text: &str) -> Vec<usize> {
+    fn related(&self, text: &str, most: usize) -> Vec<usize> {
         let facts = self.facts();
-        let found = facts.index.matches(text, RELATED_MAX);
+        let found = facts.index.matches(text, most);
         found.into_iter().map(|place| facts.at[place]).collect()
     }
 
@@ -117,7 +129,7 @@ impl Known {
     /// then the facts that share a word with this one, then the newest. A quarter of the budget is kept for facts
     /// that share a word.
     pub fn at_start(&self, asked: &str, mut budget: Budget<'_>) -> Vec<&Remembered> {
-        let related = self.related(asked);
+        let related = self.related(asked, RELATED_MAX);
         let kept = match related.is_empty() {
             true => 0,
             false => budget.left / 4,
@@ -147,7 +159,9 @@ impl Known {
         let newest_shown = all.clone().find(is_shown).unwrap_or(all.len());
         let replacing = all.filter(is_shown).filter_map(|at| self.replacement(at));
         let since = self.current(true).filter(|at| *at < newest_shown);
-        let candidates = replacing.chain(since).chain(self.related(asked));
+        let candidates = replacing
+            .chain(since)
+            .chain(self.related(asked, RELATED_MAX));
         let is_new = |at: &usize| !is_shown(at) && !is_said(&self.newest[*at].text);
         let mut new = Vec::new();
         for at in candidates.filter(is_new) {

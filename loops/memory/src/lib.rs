@@ -15,6 +15,7 @@ mod event;
 mod extract;
 mod index;
 mod known;
+mod replaced;
 mod shared;
 mod state;
 

@@ -108,6 +108,8 @@ pub struct MemoryPatch {
     pub kind: Option<MemoryKind>,
     /// Whether it is set aside.
     pub paused: Option<bool>,
+    /// `true`: a memory that was replaced holds again, beside the one that replaced it.
+    pub holds: Option<bool>,
     /// The `user` field of the requests in question.
     pub user: Option<String>,
 }
@@ -118,14 +120,20 @@ impl MemoryPatch {
     /// # Errors
     /// The text cannot be kept, or nothing is said to change.
     pub fn change(&self) -> Result<MemoryChange, RequestError> {
-        if self.text.is_none() && self.kind.is_none() && self.paused.is_none() {
-            let why = "say text, kind or paused: nothing else of a memory changes";
+        let is_empty = self.text.is_none() && self.kind.is_none() && self.paused.is_none();
+        if is_empty && self.holds.is_none() {
+            let why = "say text, kind, paused or holds: nothing else of a memory changes";
             return Err(RequestError::invalid("text", why));
+        }
+        if self.holds == Some(false) {
+            let why = "only a newer memory replaces one; set it aside with paused, or forget it";
+            return Err(RequestError::invalid("holds", why));
         }
         Ok(MemoryChange {
             text: self.text.as_deref().map(words).transpose()?,
             kind: self.kind,
             paused: self.paused,
+            holds: self.holds.unwrap_or(false),
         })
     }
 }

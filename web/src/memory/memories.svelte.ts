@@ -17,7 +17,7 @@ export const CHARS_MAX = 500
 
 export const KINDS: Record<MemoryKind, string> = { fact: 'about you', preference: 'how to answer' }
 
-export type Change = { text?: string; kind?: MemoryKind; paused?: boolean }
+export type Change = { text?: string; kind?: MemoryKind; paused?: boolean; holds?: true }
 
 /** The list, newest first, page by page. */
 export class MemoryList {

@@ -312,6 +312,18 @@ async fn add(
         .execute(&mut *connection)
         .await?;
     }
+    if let Some(replaces) = new.replaces {
+        db::query(
+            "update memories set valid_until_ms = $1, superseded_by = $2
+             where scope_number = $3 and id = $4 and valid_until_ms is null",
+        )
+        .bind(now_ms)
+        .bind(&new.id.0.as_bytes()[..])
+        .bind(number)
+        .bind(&replaces.0.as_bytes()[..])
+        .execute(&mut *connection)
+        .await?;
+    }
     if !has_place(connection, number).await? {
         return Ok(Added::Full);
     }
@@ -422,7 +434,7 @@ async fn change_one(
         return Ok(None);
     };
     let says = change.text.as_ref().unwrap_or(&before.text);
-    if before.valid_until_ms.is_none() {
+    if before.valid_until_ms.is_none() || change.holds {
         let number = policies::make_scope(connection, scope).await?;
         let same = current(connection, number, says).await?;
         if let Some(same) = same.filter(|same| same.memory.id != id) {
@@ -432,16 +444,20 @@ async fn change_one(
         }
     }
     // The words of a topic are no longer what made it one.
-    let topic = before.topic.as_ref().filter(|_| *says == before.text);
+    let is_same = *says == before.text && !change.holds;
+    let topic = before.topic.as_ref().filter(|_| is_same);
     db::query(
-        "update memories set text = $1, folded = $2, topic = $3, kind = $4, paused = $5
-         where id = $6",
+        "update memories set text = $1, folded = $2, topic = $3, kind = $4, paused = $5,
+             valid_until_ms = case when $6 = 1 then null else valid_until_ms end,
+             superseded_by = case when $6 = 1 then null else superseded_by end
+         where id = $7",
     )
     .bind(says.as_bytes())
     .bind(folded(says).into_bytes())
     .bind(text_bytes(topic))
     .bind(change.kind.unwrap_or(before.kind).as_str())
     .bind(change.paused.unwrap_or(before.paused))
+    .bind(i64::from(change.holds))
     .bind(&id.0.as_bytes()[..])
     .execute(&mut *connection)
     .await?;

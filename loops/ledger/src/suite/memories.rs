@@ -18,6 +18,7 @@ fn new(world: &World, text: &str) -> NewMemory {
         kind: MemoryKind::Fact,
         text: text.to_owned(),
         topic: None,
+        replaces: None,
         turn: None,
         origin: MemoryOrigin::Said,
     }
@@ -123,6 +124,7 @@ pub(super) async fn a_scope_sees_its_own_and_changes_it(
         text: Some("Call me Samuel.".to_owned()),
         kind: Some(MemoryKind::Preference),
         paused: Some(false),
+        holds: false,
     };
     let edited = change(&mine, &edited).await.expect("changed");
     let edited = edited.expect("known");
@@ -170,6 +172,46 @@ pub(super) async fn a_scope_has_so_many(world: &World, _: &dyn Personal, kept: &
     let found = all(kept, &scope).await;
     assert_eq!(found.len(), MEMORIES_MAX);
     assert!(found.iter().all(Memory::is_current));
+}
+
+pub(super) async fn a_newer_fact_replaces_an_older_one(
+    world: &World,
+    _: &dyn Personal,
+    kept: &dyn Memories,
+) {
+    let leeds = add(world, kept, &new(world, "I live in Leeds.")).await;
+    let tall = add(world, kept, &new(world, "I am tall.")).await;
+    let york = NewMemory {
+        replaces: Some(leeds.id),
+        ..new(world, "I live in York.")
+    };
+    let york = add(world, kept, &york).await;
+    let found = all(kept, &world.scope()).await;
+    let holds = |id| {
+        let one = found.iter().find(|one| one.id == id).expect("known");
+        (one.is_current(), one.superseded_by)
+    };
+    assert_eq!(holds(leeds.id), (false, Some(york.id)));
+    assert_eq!(holds(york.id), (true, None));
+    let again = MemoryChange {
+        holds: true,
+        ..MemoryChange::default()
+    };
+    let both = kept.change_memory(&world.scope(), leeds.id, &again).await;
+    let both = both.expect("changed").expect("known");
+    assert!(both.is_current() && both.superseded_by.is_none());
+    let found = all(kept, &world.scope()).await;
+    assert!(found.iter().all(Memory::is_current));
+    // Nobody else's is replaced, and what was replaced stays as it was.
+    let other = Scope::of("somebody-else", None);
+    for replaces in [tall.id, leeds.id] {
+        let said = NewMemory {
+            replaces: Some(replaces),
+            ..new(world, &format!("I am {replaces}."))
+        };
+        kept.add_memory(&other, &said, NOW).await.expect("kept");
+    }
+    assert_eq!(all(kept, &world.scope()).await, found);
 }
 
 pub(super) async fn a_turn_is_read_once(world: &World, _: &dyn Personal, kept: &dyn Memories) {

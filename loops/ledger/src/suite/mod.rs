@@ -98,6 +98,7 @@ pub async fn memories(
         equal_texts_are_one_and_a_topic_has_one,
         a_scope_sees_its_own_and_changes_it,
         a_scope_has_so_many,
+        a_newer_fact_replaces_an_older_one,
         a_turn_is_read_once,
         a_verdict_is_read_once,
         erasure_and_consent_remove_them,

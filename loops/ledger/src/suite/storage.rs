@@ -397,6 +397,7 @@ pub(super) async fn what_memories_and_checks_tell_of_keeps_its_row(case: &Case) 
         kind: MemoryKind::Fact,
         text: "Sam".to_owned(),
         topic: None,
+        replaces: None,
         turn: Some(remembered.id),
         origin: MemoryOrigin::Said,
     };

@@ -145,15 +145,19 @@ pub(crate) async fn add(
     body: &MemoryRequest,
 ) -> Result<(StatusCode, MemoryReply), ApiError> {
     let scope = whole_scope(http, context, body.user.as_deref())?;
-    let new = NewMemory {
+    let mut new = NewMemory {
         id: MemoryId(http.ids.next()),
         kind: body.kind.unwrap_or(MemoryKind::Fact),
         text: words(&body.text)?,
         topic: topic_of(&body.text),
+        replaces: None,
         turn: None,
         origin: MemoryOrigin::Said,
     };
     may_keep(http, context, &scope)?;
+    if new.kind == MemoryKind::Fact {
+        new.replaces = http.remembered.of(&scope).replaced(&new.text);
+    }
     noted(http, context, "memory.add", &scope, Some(new.id)).await?;
     let added = http.memories.add_memory(&scope, &new, http.clock.now_ms());
     let (status, memory) = match added.await? {
@@ -270,6 +274,7 @@ impl Imported {
                     id: MemoryId(http.ids.next()),
                     kind: entry.kind,
                     topic: topic_of(&text),
+                    replaces: None,
                     text,
                     turn: None,
                     origin: MemoryOrigin::Imported,
