@@ -107,15 +107,11 @@ impl Known {
         let _made = self.facts();
     }
 
-    /// At most `most` current facts that share a word with a text, the best first.
-    pub(crate) fn related_facts(&self, text: &str, most: usize) -> Vec<&Remembered> {
-        let found = self.related(text, most).into_iter();
-        found.map(|at| &self.newest[at]).collect()
-    }
-
     /// The current fact that a newer one with this text makes untrue.
     pub fn replaced(&self, text: &str) -> Option<MemoryId> {
-        replaced(self, text)
+        let related = self.related(text, RELATED_MAX).into_iter();
+        let related = related.map(|at| &self.newest[at]);
+        replaced(related.map(|one| (one.id, &*one.text)), text)
     }
 
     /// Places of the current facts that share a word with a text, the best first.

@@ -8,6 +8,7 @@
 //!   person's own words. Keys, passwords and card numbers are never kept.
 //! - Never: knows sessions, tokens, weights or HTTP.
 
+mod change_words;
 mod config;
 mod ctx;
 mod effects;

@@ -13,384 +13,17 @@ use std::ops::Range;
 
 use hone_domain::{MemoryId, words_of};
 
+use crate::change_words::{
+    ADDS, ARTICLES, CALLED, CHANGES, IS, MANY, NEW, NOW, ONE, OWN, PLACED, SINGLE, SPEAKER, TIMES,
+};
 use crate::index::{OPENINGS, stems, stops_of};
-use crate::known::Known;
 
-/// Most facts looked at that share a word with the newer one.
-const CANDIDATES: usize = 16;
 /// Share of the words of the shorter fact that both have, where the newer one says that something changed.
 const SHARED_MIN: f64 = 0.34;
 /// Words with which two values may begin alike.
 const VALUE_BEGINS_MAX: usize = 3;
 /// Longest value, in words.
 const VALUE_WORDS_MAX: usize = 6;
-
-/// Words that say that something changed.
-const CHANGES: &[&str] = &[
-    "longer",
-    "anymore",
-    "changed",
-    "moved",
-    "switched",
-    "replaced",
-    "postponed",
-    "delayed",
-    "rescheduled",
-    "reschedule",
-    "shifted",
-    "pushed",
-    "slipped",
-    "renamed",
-    "quit",
-    "stopped",
-    "sold",
-    "swapped",
-    "traded",
-    "transferred",
-    "relocated",
-    "cancelled",
-    "promoted",
-    "taken",
-    "wrong",
-    "mehr",
-    "geändert",
-    "umgezogen",
-    "gewechselt",
-    "verschoben",
-    "verkauft",
-    "changé",
-    "déménagé",
-    "quitté",
-    "démissionné",
-    "vendu",
-    "reporté",
-    "cambié",
-    "cambiado",
-    "cambió",
-    "mudado",
-    "dejado",
-    "vendido",
-    "aplazado",
-    "più",
-    "cambiato",
-    "trasferito",
-    "trasferita",
-    "venduto",
-    "spostato",
-    "spostata",
-    "mudei",
-    "mudou",
-    "mudamos",
-    "deixei",
-    "vendi",
-    "adiado",
-    "adiada",
-    "meer",
-    "veranderd",
-    "verhuisd",
-    "gestopt",
-    "ingeruild",
-    "verkocht",
-    "verplaatst",
-];
-/// Words that a newer value may come with, and that say nothing about which.
-const NOW: &[&str] = &[
-    "now",
-    "actually",
-    "instead",
-    "currently",
-    "again",
-    "jetzt",
-    "nun",
-    "inzwischen",
-    "doch",
-    "maintenant",
-    "désormais",
-    "finalement",
-    "ahora",
-    "ya",
-    "ora",
-    "adesso",
-    "invece",
-    "agora",
-    "nu",
-    "voortaan",
-    "inmiddels",
-];
-/// "New", which says so behind an owner: "my new dentist".
-const NEW: &[&str] = &[
-    "new", "neue", "neuer", "neues", "nouveau", "nouvelle", "nuevo", "nueva", "nuovo", "nuova",
-    "novo", "nova", "nieuwe",
-];
-/// Words of owners.
-const OWN: &[&str] = &[
-    "my", "our", "mein", "meine", "unser", "unsere", "mon", "ma", "notre", "mi", "nuestro",
-    "nuestra", "mio", "mia", "nostro", "nostra", "meu", "minha", "nosso", "nossa", "mijn", "ons",
-    "onze",
-];
-/// The first person, of whom there is one.
-const SPEAKER: &[&str] = &[
-    "i", "we", "ich", "wir", "je", "j", "nous", "yo", "nosotros", "io", "noi", "eu", "nós", "ik",
-    "wij", "we",
-];
-/// Words that say that something is added.
-const ADDS: &[&str] = &[
-    "also",
-    "too",
-    "either",
-    "additionally",
-    "another",
-    "besides",
-    "both",
-    "second",
-    "auch",
-    "außerdem",
-    "noch",
-    "zusätzlich",
-    "aussi",
-    "également",
-    "también",
-    "tampoco",
-    "además",
-    "otro",
-    "otra",
-    "anche",
-    "inoltre",
-    "também",
-    "além",
-    "ook",
-    "daarnaast",
-    "well",
-    "apart",
-];
-/// Verbs with which several values hold.
-const MANY: &[&str] = &[
-    "like",
-    "likes",
-    "love",
-    "loves",
-    "enjoy",
-    "enjoys",
-    "hate",
-    "hates",
-    "dislike",
-    "been",
-    "speak",
-    "speaks",
-    "know",
-    "knows",
-    "own",
-    "owns",
-    "have",
-    "has",
-    "visited",
-    "play",
-    "plays",
-    "goes",
-    "read",
-    "reads",
-    "can",
-    "collect",
-    "grow",
-    "grows",
-    "cook",
-    "watch",
-    "allergic",
-    "mag",
-    "liebe",
-    "spreche",
-    "habe",
-    "hat",
-    "kann",
-    "spiele",
-    "spielt",
-    "aime",
-    "parle",
-    "ai",
-    "joue",
-    "joues",
-    "gusta",
-    "gustan",
-    "hablo",
-    "tengo",
-    "tiene",
-    "juego",
-    "piace",
-    "piacciono",
-    "parlo",
-    "ho",
-    "ha",
-    "gioco",
-    "gosto",
-    "falo",
-    "tenho",
-    "tem",
-    "jogo",
-    "hou",
-    "spreek",
-    "heb",
-    "heeft",
-    "speel",
-];
-/// Verbs with which one value holds.
-const SINGLE: &[&str] = &[
-    "drive",
-    "weigh",
-    "weighs",
-    "live",
-    "lives",
-    "work",
-    "works",
-    "study",
-    "commute",
-    "wear",
-    "earn",
-    "use",
-    "wiege",
-    "wohne",
-    "arbeite",
-    "fahre",
-    "studiere",
-    "habite",
-    "travaille",
-    "conduis",
-    "vivo",
-    "trabajo",
-    "conduzco",
-    "abito",
-    "lavoro",
-    "guido",
-    "moro",
-    "trabalho",
-    "dirijo",
-    "woon",
-    "werk",
-    "rijd",
-];
-/// Forms of "to be" beside a value.
-const IS: &[&str] = &[
-    "is", "are", "s", "was", "ist", "sind", "heißt", "lautet", "est", "sont", "es", "está", "son",
-    "è", "é", "sono", "são", "zijn", "heet",
-];
-/// What stands before a value of place or time.
-const PLACED: &[&str] = &[
-    "in", "at", "on", "to", "under", "behind", "near", "until", "am", "um", "im", "bei", "nach",
-    "bis", "à", "en", "chez", "sous", "dans", "con", "alle", "nel", "nella", "em", "às", "no",
-    "na", "op", "om", "bij",
-];
-/// What stands before a name.
-const CALLED: &[&str] = &[
-    "called", "named", "genannt", "appelé", "llamado", "chiamato", "chamado", "genaamd",
-];
-/// Articles.
-const ARTICLES: &[&str] = &[
-    "a", "an", "ein", "eine", "einen", "un", "une", "una", "uno", "uma", "een",
-];
-/// Words of days, months and hours.
-const TIMES: &[&str] = &[
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-    "sunday",
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-    "noon",
-    "midnight",
-    "morning",
-    "afternoon",
-    "evening",
-    "montag",
-    "dienstag",
-    "mittwoch",
-    "donnerstag",
-    "freitag",
-    "samstag",
-    "sonntag",
-    "lundi",
-    "mardi",
-    "mercredi",
-    "jeudi",
-    "vendredi",
-    "samedi",
-    "dimanche",
-    "lunes",
-    "martes",
-    "miércoles",
-    "jueves",
-    "viernes",
-    "sábado",
-    "domingo",
-    "lunedì",
-    "martedì",
-    "mercoledì",
-    "giovedì",
-    "venerdì",
-    "sabato",
-    "domenica",
-    "segunda",
-    "terça",
-    "quarta",
-    "quinta",
-    "sexta",
-    "maandag",
-    "dinsdag",
-    "woensdag",
-    "donderdag",
-    "vrijdag",
-    "zaterdag",
-    "zondag",
-];
-/// Words for what there is one of.
-const ONE: &[&str] = &[
-    "favourite",
-    "favorite",
-    "preferred",
-    "usual",
-    "current",
-    "main",
-    "best",
-    "email",
-    "address",
-    "number",
-    "size",
-    "birthday",
-    "deadline",
-    "budget",
-    "postcode",
-    "adresse",
-    "nummer",
-    "größe",
-    "geburtstag",
-    "préféré",
-    "préférée",
-    "numéro",
-    "favorito",
-    "favorita",
-    "dirección",
-    "número",
-    "preferito",
-    "preferita",
-    "numero",
-    "indirizzo",
-    "preferido",
-    "preferida",
-    "endereço",
-    "favoriete",
-    "adres",
-];
 
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -443,7 +76,7 @@ impl Fact {
         }
     }
 
-    fn has(&self, list: &[&str]) -> bool {
+    fn has(&self, list: &str) -> bool {
         self.words.iter().any(|word| is_in(list, word))
     }
 
@@ -491,24 +124,25 @@ impl Fact {
     }
 }
 
-fn is_in(list: &[&str], word: &str) -> bool {
-    list.contains(&word)
+fn is_in(list: &str, word: &str) -> bool {
+    list.split(' ').any(|one| one == word)
 }
 
-/// The current fact that a newer one with this text makes untrue.
-pub(crate) fn replaced(known: &Known, text: &str) -> Option<MemoryId> {
+/// The first of the older facts that a newer one with this text makes untrue.
+pub(crate) fn replaced<'a>(
+    mut older: impl Iterator<Item = (MemoryId, &'a str)>,
+    text: &str,
+) -> Option<MemoryId> {
     let new = Fact::of(text);
     if new.has(ADDS) {
         return None;
     }
-    let related = known.related_facts(text, CANDIDATES);
     let replaces = |old: &Fact| {
         let is_same_sentence = says_another_value(old, &new);
         is_same_sentence || (new.says_changed() && is_about_the_same(old, &new))
     };
-    let mut related = related.into_iter();
-    let found = related.find(|old| replaces(&Fact::of(&old.text)))?;
-    Some(found.id)
+    let found = older.find(|(_, old)| replaces(&Fact::of(old)))?;
+    Some(found.0)
 }
 
 fn is_about_the_same(old: &Fact, new: &Fact) -> bool {
@@ -553,7 +187,7 @@ fn says_another_value(old: &Fact, new: &Fact) -> bool {
     let said = old.words[..start]
         .iter()
         .chain(&old.words[old.words.len() - end..]);
-    let has = |list: &[&str]| said.clone().any(|word| is_in(list, word));
+    let has = |list: &str| said.clone().any(|word| is_in(list, word));
     if start == 0
         || !fits(&old_value)
         || !fits(&new_value)
@@ -578,17 +212,9 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::known::Remembered;
-
     fn replaces(old: &str, new: &str) -> bool {
-        let known = Known::new(vec![Remembered {
-            id: MemoryId(Uuid::from_u128(1)),
-            text: old.into(),
-            is_current: true,
-            is_general: false,
-            superseded_by: None,
-        }]);
-        replaced(&known, new).is_some()
+        let older = [(MemoryId(Uuid::from_u128(1)), old)];
+        replaced(older.into_iter(), new).is_some()
     }
 
     #[test]
