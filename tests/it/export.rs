@@ -1,10 +1,11 @@
-//! `hone export adapter`, held against an adapter that the PEFT library wrote itself.
+//! `hone export adapter`, held against an adapter that the PEFT library wrote itself; `hone export trajectories`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-use serde_json::{Map, Value};
+use hone_tests::{TestApp, ask, temporary};
+use serde_json::{Map, Value, json};
 
 /// The settings of an adapter folder.
 fn config(folder: &Path) -> Map<String, Value> {
@@ -85,4 +86,117 @@ pub(crate) async fn adapter_is_as_peft_writes_it(data: &Path) {
             "{name}"
         );
     }
+}
+
+/// The lines of `hone export trajectories`.
+async fn trajectories(data: &Path, format: &str, owner: &str) -> Vec<Value> {
+    let out = data.join(format!("{format}-{owner}.jsonl"));
+    let words: Vec<String> = [
+        "hone",
+        "export",
+        "trajectories",
+        "--format",
+        format,
+        "--owner",
+        owner,
+    ]
+    .into_iter()
+    .map(str::to_owned)
+    .chain(["--data".to_owned(), data.display().to_string()])
+    .chain(["--out".to_owned(), out.display().to_string()])
+    .collect();
+    let done = tokio::task::spawn_blocking(move || hone::cli::run(words));
+    assert_eq!(done.await.unwrap(), ExitCode::SUCCESS);
+    let text = std::fs::read_to_string(&out).unwrap();
+    std::fs::remove_file(out).unwrap();
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Somebody who allows no learning says something; so does housekeeping.
+async fn say_what_stays(app: &TestApp, first: &Value) {
+    app.chat(json!({"user": "eve", "model": "hone-starter", "messages": first["messages"]}))
+        .await
+        .unwrap();
+    let put = hone_tests::client()
+        .unwrap()
+        .put(format!("{}/v1/consent", app.url));
+    let put = put
+        .json(&json!({"learning": "off", "user": "eve"}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(put.status(), 200);
+    let mut side = first.clone();
+    side["turn_type"] = "side".into();
+    app.chat(side).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trajectories_leave_with_their_rewards_and_without_what_was_erased() {
+    let (_guard, data) = temporary().unwrap();
+    let changes = [("train.batch_turns_min", 9.into())];
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let mut first = ask("What is the capital of France?", 1);
+    first["session_id"] = "run".into();
+    let reply = app.chat(first.clone()).await.unwrap();
+    let said = reply["choices"][0]["message"]["content"].clone();
+    let session = reply["hone"]["session_id"].clone();
+    let mut second = first.clone();
+    let more = [
+        json!({"role": "assistant", "content": said}),
+        json!({"role": "user", "content": "And of Italy?"}),
+    ];
+    second["messages"].as_array_mut().unwrap().extend(more);
+    let last = app.chat(second.clone()).await.unwrap();
+    say_what_stays(&app, &first).await;
+    let rewards = json!({"tests": 1.0, "style": 0.5});
+    let body = json!({"session_id": session, "rewards": rewards});
+    let told = app.post("/v1/feedback", body).await.unwrap();
+    assert_eq!(told["reward"]["turns_rewarded"], 2, "{told}");
+    for reply in [&reply, &last] {
+        let path = format!("/v1/turns/{}", reply["hone"]["turn_id"].as_str().unwrap());
+        let judged = app.until(&path, |turn| turn["verdict"]["score"] == 0.75);
+        judged.await.unwrap();
+    }
+
+    let lines = trajectories(&data, "messages", "local").await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let chat = &lines[0];
+    let mut messages = second["messages"].clone();
+    let answer = json!({"role": "assistant", "content": last["choices"][0]["message"]["content"]});
+    messages.as_array_mut().unwrap().push(answer);
+    assert_eq!(chat["messages"], messages);
+    assert_eq!(chat["reward"], 0.75);
+    assert_eq!(chat["metadata"]["session_reward"]["rewards"], rewards);
+    assert_eq!(chat["metadata"]["session_id"], session);
+
+    let lines = trajectories(&data, "tokens", "local").await;
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (step, reply) in lines.iter().zip([&last, &reply]) {
+        assert_eq!(step["metadata"]["turn_id"], reply["hone"]["turn_id"]);
+        assert_eq!(
+            (&step["reward"], &step["version"]),
+            (&json!(0.75), &json!(0))
+        );
+        let count = |name: &str| step[name].as_array().unwrap().len();
+        assert!(count("prompt_ids") > 0 && count("completion_ids") > 0);
+        assert_eq!(count("completion_ids"), count("logprobs"));
+        assert_eq!(reply["usage"]["completion_tokens"], count("completion_ids"));
+    }
+    assert_eq!(
+        trajectories(&data, "tokens", "nobody").await,
+        [Value::Null; 0]
+    );
+
+    app.post("/v1/forget", json!({"session_id": session}))
+        .await
+        .unwrap();
+    assert_eq!(
+        trajectories(&data, "messages", "local").await,
+        [Value::Null; 0]
+    );
+    app.stop().await.unwrap();
 }

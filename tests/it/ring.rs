@@ -74,6 +74,57 @@ async fn so_it_does_where_every_weight_of_the_projections_is_trained() {
     }
 }
 
+/// A conversation of so many turns in one session; its session and its turns.
+async fn converse(app: &TestApp, turns: u64, seed: u64) -> (String, Vec<String>) {
+    let (mut session, mut ids) = (String::new(), Vec::new());
+    for turn in 0..turns {
+        let mut body = ask(
+            &format!("Step {turn}: what is the capital of France?"),
+            seed + turn,
+        );
+        (body["session_id"], body["max_tokens"]) = (json!(format!("run-{seed}")), json!(16));
+        let note = app.chat(body).await.unwrap()["hone"].clone();
+        session = note["session_id"].as_str().unwrap().to_owned();
+        ids.push(note["turn_id"].as_str().unwrap().to_owned());
+    }
+    (session, ids)
+}
+
+/// An agent is paid at the end: its reward reaches every turn of the session, each by its return, and they train.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reward_of_a_session_trains_all_of_its_turns() {
+    let (_guard, data) = temporary().unwrap();
+    let mut changes = quick();
+    changes.extend([
+        ("train.gate.held_out_share", 0.0.into()),
+        ("train.batch_turns", 3.into()),
+        ("train.batch_turns_min", 3.into()),
+        ("train.credit.return", "discounted".into()),
+        ("train.credit.discount", 0.5.into()),
+    ]);
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    for (seed, reward) in [(0, 1.0), (10, -1.0)] {
+        let (session, turns) = converse(&app, 3, seed).await;
+        let body = json!({"session_id": session, "rewards": {"tests": reward}});
+        let told = app.post("/v1/feedback", body).await.unwrap();
+        assert_eq!(told["reward"]["turns_rewarded"], 3, "{told}");
+        for (turn, share) in turns.iter().zip([0.25, 0.5, 1.0]) {
+            let path = format!("/v1/turns/{turn}");
+            let trained = app.until(&path, |turn| {
+                let reason = turn["fate"]["reason"].as_str();
+                turn["fate"]["state"] == "trained" || reason == Some("gate_rejected")
+            });
+            let turn = trained.await.unwrap();
+            assert_eq!(turn["verdict"]["score"], json!(share * reward), "{turn}");
+            assert_eq!(turn["verdict"]["decided_by"], "feedback", "{turn}");
+        }
+        let version = app.until("/v1/versions", |list| list["current"].as_u64() >= Some(1));
+        version.await.unwrap();
+    }
+    app.stop().await.unwrap();
+    assert_eq!(hone_tests::broken_laws(&data).await.unwrap(), [""; 0]);
+}
+
 /// Asks until a newer version than `before` answers, and returns it.
 async fn answered_by_newer(app: &TestApp, before: u64) -> u64 {
     for seed in 100..200 {

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hone_domain::{Feedback, Millis, NextState, Reason, Receipt, SessionIndex, Transition, TurnId};
+use hone_domain::{
+    Feedback, Millis, NextState, Reason, Receipt, SessionIndex, Transition, TransitionId, TurnId,
+};
 use hone_ledger::{FeedbackOutcome, LedgerError, WaitingTurn};
 use hone_runtime::{Effects, Notification, Outbox, Shutdown};
 use tokio::time::timeout;
@@ -152,6 +154,7 @@ impl CollectEffects {
                 let _told = said.reply.send(Err(error.to_string()));
             }
             // They stay in doubt: the answer may be lost and not the write.
+            decline_rewards(&mut batch, &error.to_string());
             wrote.dropped.extend(drop_unawaited(&mut batch));
             match error {
                 LedgerError::Failed(error) if spool.takes() => {
@@ -181,6 +184,9 @@ impl CollectEffects {
         self.write_transitions(batch, wrote).await?;
         while !batch.said.is_empty() {
             self.write_feedback(batch, wrote).await?;
+        }
+        while !batch.rewards.is_empty() {
+            self.write_reward(batch, wrote).await?;
         }
         self.write_transitions(batch, wrote).await?;
         self.write_settles(batch, wrote).await
@@ -292,6 +298,34 @@ impl CollectEffects {
         Ok(())
     }
 
+    /// Writes the first reward of the batch; the transitions it makes join the batch.
+    async fn write_reward(&self, batch: &mut Batch, wrote: &mut Wrote) -> Result<(), LedgerError> {
+        let Some(given) = batch.rewards.first() else {
+            return Ok(());
+        };
+        let (reward, credit) = (&given.reward, given.credit);
+        let rewarded = self.ctx.ledger.record_reward(reward, credit).await?;
+        let given = batch.rewards.remove(0);
+        if let Some(rewarded) = &rewarded {
+            self.notify();
+            for reached in rewarded.reached.iter().filter(|reached| reached.is_open) {
+                wrote.heard.push(Heard::Settled(reached.turn));
+                batch.transitions.push(Transition {
+                    id: TransitionId(self.ctx.ids.next()),
+                    turn: reached.turn,
+                    session: given.reward.session,
+                    scope: rewarded.scope.clone(),
+                    next_state: NextState::feedback(),
+                    next_turn: None,
+                    settled_ms: self.ctx.clock.now_ms(),
+                });
+            }
+        }
+        // Nobody waits for the answer any more where this fails; the reward is stored.
+        let _told = given.reply.send(Ok(rewarded));
+        Ok(())
+    }
+
     async fn place(
         &self,
         turn: TurnId,
@@ -339,6 +373,13 @@ pub(crate) async fn in_time<T>(
     })
 }
 
+/// Tells who gave rewards that they were not taken.
+pub(crate) fn decline_rewards(batch: &mut Batch, why: &str) {
+    for given in batch.rewards.drain(..) {
+        let _told = given.reply.send(Err(why.to_owned()));
+    }
+}
+
 /// Drops turns whose clients have stopped waiting; the others are tried again.
 fn drop_unawaited(batch: &mut Batch) -> Vec<TurnId> {
     let turns = std::mem::take(&mut batch.turns);
@@ -371,6 +412,10 @@ impl Effects<State> for CollectEffects {
                 Report::Done
             }
             Effect::Decline(reply, why) => {
+                let _told = reply.send(Err(why));
+                Report::Done
+            }
+            Effect::DeclineReward(reply, why) => {
                 let _told = reply.send(Err(why));
                 Report::Done
             }

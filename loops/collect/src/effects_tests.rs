@@ -392,3 +392,55 @@ async fn waiting_turns_beyond_a_page_are_all_loaded_newest_first() {
         assert_eq!(loaded.truncated, truncated, "{load_max}");
     }
 }
+
+#[tokio::test]
+async fn the_reward_of_a_session_settles_its_open_turns() {
+    let rig = rig().await;
+    for n in 1..=3 {
+        let (batch, _signed) = with_turn(turn(n, if n == 3 { 2 } else { 1 }));
+        rig.effects.write(batch).await;
+    }
+    let of = turn(1, 1);
+    let give = |session, owner: &str| {
+        let (reply, told) = oneshot::channel();
+        let reward = hone_domain::SessionReward {
+            id: hone_domain::FeedbackId(Uuid::from_u128(7)),
+            session,
+            owner: owner.to_owned(),
+            client_id: None,
+            score: 0.5,
+            parts: Default::default(),
+            received_ms: 20,
+        };
+        let credit = hone_domain::SessionCredit {
+            rule: hone_domain::ReturnRule::Terminal,
+            discount: 1.0,
+        };
+        let rewards = vec![crate::Rewarding {
+            reward: Box::new(reward),
+            credit,
+            reply,
+        }];
+        let batch = Batch {
+            rewards,
+            ..Batch::default()
+        };
+        (batch, told)
+    };
+    let (batch, told) = give(of.session, "eve");
+    let wrote = rig.effects.write(batch).await;
+    assert_eq!(told.await.unwrap(), Ok(None));
+    assert_eq!((wrote.heard, wrote.transitions), (vec![], 0));
+    let (batch, told) = give(of.session, &of.owner);
+    let wrote = rig.effects.write(batch).await;
+    assert_eq!(told.await.unwrap().unwrap().unwrap().reached.len(), 2);
+    let settled = [1, 2].map(|n| Heard::Settled(id(n)));
+    assert_eq!((wrote.heard, wrote.transitions), (settled.to_vec(), 2));
+    assert!(rig.notifications.try_recv().is_some());
+    let judged = Fate::Pending {
+        stage: Stage::AwaitingVerdict,
+    };
+    for (n, expected) in [(1, judged), (2, judged), (3, WAITS)] {
+        assert_eq!(fate(&*rig.ctx.ledger, n).await, expected);
+    }
+}

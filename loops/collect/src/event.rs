@@ -1,10 +1,10 @@
 //! What enters collect, what it wants done and what comes back.
 
 use hone_domain::{
-    Feedback, GroupId, Millis, NextState, Reason, Receipt, Scope, SessionId, StopReason,
-    Transition, TransitionId, Turn, TurnId, TurnKind,
+    Feedback, GroupId, Millis, NextState, Reason, Receipt, Scope, SessionCredit, SessionId,
+    SessionReward, StopReason, Transition, TransitionId, Turn, TurnId, TurnKind,
 };
-use hone_ledger::FeedbackOutcome;
+use hone_ledger::{FeedbackOutcome, Rewarded};
 use tokio::sync::oneshot;
 
 use crate::SpoolStatus;
@@ -28,6 +28,8 @@ pub enum Input {
         /// Told what became of it; an error is the ledger's.
         reply: oneshot::Sender<Result<FeedbackOutcome, String>>,
     },
+    /// A session got a reward.
+    Reward(Rewarding),
     /// The client says that a session is over.
     SessionDone(SessionId),
 }
@@ -56,6 +58,17 @@ pub struct Place {
     pub session: SessionId,
     /// Whose policy it may train.
     pub scope: Scope,
+}
+
+/// The reward of a session on its way to the ledger.
+#[derive(Debug)]
+pub struct Rewarding {
+    /// The reward.
+    pub reward: Box<SessionReward>,
+    /// How it reaches the turns.
+    pub credit: SessionCredit,
+    /// Told what became of it, none where the owner has no such session; an error is the ledger's.
+    pub reply: oneshot::Sender<Result<Option<Rewarded>, String>>,
 }
 
 /// Feedback on its way to the ledger.
@@ -90,6 +103,8 @@ pub struct Batch {
     pub transitions: Vec<Transition>,
     /// Feedback.
     pub said: Vec<Said>,
+    /// Rewards of sessions.
+    pub rewards: Vec<Rewarding>,
     /// Turns that end without a next state.
     pub settles: Vec<(TurnId, Reason)>,
 }
@@ -97,7 +112,8 @@ pub struct Batch {
 impl Batch {
     /// Number of things in it.
     pub fn len(&self) -> usize {
-        self.turns.len() + self.transitions.len() + self.said.len() + self.settles.len()
+        let words = self.said.len() + self.rewards.len();
+        self.turns.len() + self.transitions.len() + words + self.settles.len()
     }
 
     /// Whether nothing is in it.
@@ -123,6 +139,8 @@ pub enum Effect {
     Refuse(oneshot::Sender<Receipt>, Reason),
     /// Tell a sender of feedback that it was not taken.
     Decline(oneshot::Sender<Result<FeedbackOutcome, String>>, String),
+    /// Tell the sender of a session's reward that it was not taken.
+    DeclineReward(oneshot::Sender<Result<Option<Rewarded>, String>>, String),
     /// Wait before the next try.
     Pause(u64),
     /// Forget sessions in the index that were idle since before this time.

@@ -35,8 +35,8 @@ pub use config::Config;
 pub use ctx::{Ctx, SharedIndex};
 pub use effects::CollectEffects;
 pub use event::{
-    Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Said, Ship, Shipped,
-    Wrote,
+    Batch, Effect, Heard, Input, Loaded, Observed, OpenMeta, Place, Report, Rewarding, Said, Ship,
+    Shipped, Wrote,
 };
 pub use spool::{Spool, SpoolStatus};
 pub use state::State;

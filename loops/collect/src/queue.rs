@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use hone_domain::{NextState, Reason, Receipt, Transition, Turn, TurnId};
 use tokio::sync::oneshot;
 
-use crate::{Batch, Said};
+use crate::{Batch, Rewarding, Said};
 
 /// One thing to write.
 #[derive(Debug)]
@@ -13,6 +13,7 @@ pub(crate) enum Item {
     Turn(Box<Turn>, oneshot::Sender<Receipt>),
     Transition(Transition),
     Said(Said),
+    Reward(Rewarding),
     Settle(TurnId, Reason),
 }
 
@@ -30,7 +31,7 @@ impl Item {
         match self {
             Self::Turn(turn, _) => turn.bytes(),
             Self::Transition(transition) => text_bytes(&transition.next_state),
-            Self::Said(_) | Self::Settle(..) => 0,
+            Self::Said(_) | Self::Reward(_) | Self::Settle(..) => 0,
         }
     }
 }
@@ -63,7 +64,7 @@ impl Queue {
     pub(crate) fn turn_ids(&self) -> HashSet<TurnId> {
         let id = |item: &Item| match item {
             Item::Turn(turn, _) => Some(turn.id),
-            Item::Transition(_) | Item::Said(_) | Item::Settle(..) => None,
+            Item::Transition(_) | Item::Said(_) | Item::Reward(_) | Item::Settle(..) => None,
         };
         self.items.iter().filter_map(|(item, _)| id(item)).collect()
     }
@@ -106,6 +107,7 @@ impl Queue {
                 }
                 Item::Transition(transition) => batch.transitions.push(transition),
                 Item::Said(said) => batch.said.push(said),
+                Item::Reward(reward) => batch.rewards.push(reward),
                 Item::Settle(turn, reason) => batch.settles.push((turn, reason)),
             }
         }
@@ -119,6 +121,7 @@ impl Queue {
             .map(|(turn, receipt)| Item::Turn(turn, receipt))
             .chain(batch.transitions.into_iter().map(Item::Transition))
             .chain(batch.said.into_iter().map(Item::Said))
+            .chain(batch.rewards.into_iter().map(Item::Reward))
             .chain(batch.settles.into_iter().map(|(t, r)| Item::Settle(t, r)))
             .collect();
         for item in items.into_iter().rev() {

@@ -8,7 +8,7 @@ use hone_domain::{Reason, Receipt, Transition, Turn, TurnId};
 use hone_ledger::LedgerError;
 use tokio::time::timeout;
 
-use crate::effects::in_time;
+use crate::effects::{decline_rewards, in_time};
 use crate::spool::{AppendError, Record, Room, Waiting};
 use crate::{Batch, CollectEffects, Ship, Shipped, Wrote};
 
@@ -33,6 +33,9 @@ impl CollectEffects {
                 let _told = said.reply.send(Err(error.to_string()));
             }
         }
+        // A reward would miss the turns of its session that wait in the spool.
+        let why = "turns wait until the ledger takes them again; send it again later";
+        decline_rewards(&mut batch, why);
         self.put_into_spool(&mut batch, &mut wrote).await;
         wrote.status = self.ctx.spool.status();
         wrote.unfinished = batch;

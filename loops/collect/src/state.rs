@@ -96,6 +96,7 @@ impl State {
                 Vec::new()
             }
             Input::Feedback { feedback, reply } => self.feedback(feedback, reply),
+            Input::Reward(reward) => self.reward(reward),
             Input::SessionDone(session) => {
                 self.end_session(now_ms, session);
                 vec![Effect::Forget(session)]
@@ -216,37 +217,6 @@ impl State {
             settled_ms: observed.at_ms,
         }));
         true
-    }
-
-    fn feedback(
-        &mut self,
-        feedback: Box<Feedback>,
-        reply: oneshot::Sender<Result<FeedbackOutcome, String>>,
-    ) -> Vec<Effect> {
-        self.counts.feedback += 1;
-        if self.queue.len() >= self.config.held_max {
-            let why = "the recorder cannot keep up; send it again".to_owned();
-            return vec![Effect::Decline(reply, why)];
-        }
-        let open = self.open.get(feedback.turn);
-        let place = open.map(|open| open.meta.place.clone());
-        self.queue.push(Item::Said(Said {
-            feedback,
-            reply,
-            place,
-            transition: TransitionId(self.ids.next()),
-        }));
-        Vec::new()
-    }
-
-    /// Feedback on an open turn is in the ledger.
-    fn hear(&mut self, now_ms: Millis, turn: TurnId, settles: bool) {
-        if let Some(open) = self.open.get_mut(turn) {
-            open.meta.has_feedback = true;
-        }
-        if settles {
-            self.close(now_ms, turn, Reason::NoNextState);
-        }
     }
 
     // === how turns end ===
@@ -458,43 +428,6 @@ impl State {
         effects
     }
 
-    fn heard(&mut self, now_ms: Millis, heard: Heard) {
-        match heard {
-            Heard::Settled(turn) => self.open.close(turn),
-            Heard::Kept(turn) => self.hear(now_ms, turn, false),
-            // It may have come between the feedback's write and this report.
-            Heard::Early {
-                turn,
-                settles,
-                owner,
-            } if self.open.get(turn).is_some() => {
-                if self
-                    .open
-                    .get(turn)
-                    .is_some_and(|open| open.meta.owner == owner)
-                {
-                    self.hear(now_ms, turn, settles);
-                }
-            }
-            Heard::Early {
-                turn,
-                owner,
-                settles,
-            } => {
-                while self.early_feedback_order.len() >= self.config.early_max {
-                    let oldest = self.early_feedback_order.pop_front();
-                    oldest.and_then(|turn| self.early_feedback.remove(&turn));
-                }
-                self.early_feedback_order.push_back(turn);
-                let said = self.early_feedback.entry(turn).or_insert(EarlyFeedback {
-                    owner,
-                    settles: false,
-                });
-                said.settles |= settles;
-            }
-        }
-    }
-
     fn failed(&mut self, error: &str, alone: bool) -> Vec<Effect> {
         tracing::warn!(error, "the ledger could not be written");
         self.counts.failures += 1;
@@ -532,6 +465,10 @@ impl State {
             Item::Said(said) => {
                 let why = "the ledger could not be written; see the server's log".to_owned();
                 return Some(Effect::Decline(said.reply, why));
+            }
+            Item::Reward(given) => {
+                let why = "the ledger could not be written; see the server's log".to_owned();
+                return Some(Effect::DeclineReward(given.reply, why));
             }
             Item::Transition(transition) => transition.turn,
             Item::Settle(turn, _) => turn,
@@ -614,6 +551,9 @@ impl LoopState for State {
 fn millis(ms: u64) -> Millis {
     Millis::try_from(ms).unwrap_or(Millis::MAX)
 }
+
+#[path = "state_words.rs"]
+mod words;
 
 #[cfg(test)]
 #[path = "state_tests.rs"]

@@ -749,7 +749,9 @@ fn perform(
             let _told = receipt.send(Receipt::NotCollected(reason));
             Report::Done
         }
-        Effect::Decline(..) | Effect::Evict(_) | Effect::Forget(_) => Report::Done,
+        Effect::Decline(..) | Effect::DeclineReward(..) | Effect::Evict(_) | Effect::Forget(_) => {
+            Report::Done
+        }
     };
     collect.step(now_ms, Event::Reported(report))
 }

@@ -83,6 +83,7 @@ pub(crate) fn feedback(n: u128, turn: u128, score: Option<f32>) -> Feedback {
         score,
         comment: Some("well".to_owned()),
         correction: None,
+        of_session: false,
         received_ms: 20,
     }
 }

@@ -26,6 +26,7 @@ mod output;
 mod people;
 mod policy;
 mod sample;
+mod session_reward;
 mod token_mask;
 mod transition;
 mod turn;
@@ -68,6 +69,7 @@ pub use output::{
 pub use people::{LOCAL_OWNER, RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
+pub use session_reward::{ReturnRule, SessionCredit, SessionReward, Step};
 pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{

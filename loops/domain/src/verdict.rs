@@ -175,6 +175,9 @@ pub struct Feedback {
     pub comment: Option<String>,
     /// What the answer should have been.
     pub correction: Option<String>,
+    /// Its score is this turn's return of a reward that the whole session got.
+    #[serde(default)]
+    pub of_session: bool,
     /// When it came.
     pub received_ms: Millis,
 }

@@ -62,12 +62,15 @@ pub(crate) fn by_feedback(feedback: &[Feedback], turn: &Turn) -> (Vec<Vote>, Opt
         votes.push(vote(Signal::Feedback, outcome, reason));
         if score.is_some() {
             let correction = said.correction.clone().filter(|c| !c.trim().is_empty());
+            // A return has no words: those about the turn itself go on being its hint.
+            let before = decision.take().and_then(|decision| decision.hint);
             decision = Some(Decision {
                 score,
                 by: Some(Signal::Feedback),
                 wish: None,
                 hint: correction
                     .or_else(|| said.comment.clone())
+                    .or(before.filter(|_| said.of_session))
                     .filter(|_| outcome == Outcome::Bad),
             });
         }
@@ -77,7 +80,11 @@ pub(crate) fn by_feedback(feedback: &[Feedback], turn: &Turn) -> (Vec<Vote>, Opt
 
 fn read_feedback(said: &Feedback, turn: &Turn) -> (Option<f32>, &'static str) {
     if let Some(score) = said.score.filter(|score| score.is_finite()) {
-        return (Some(score.clamp(-1.0, 1.0)), "score");
+        let reason = match said.of_session {
+            true => "session_reward",
+            false => "score",
+        };
+        return (Some(score.clamp(-1.0, 1.0)), reason);
     }
     if said
         .correction
@@ -189,6 +196,25 @@ mod tests {
             assert_eq!(votes.len(), feedback.len());
             let decision = decision.unwrap_or_default();
             assert_eq!((decision.score, decision.hint.as_deref()), (score, hint));
+        }
+    }
+
+    #[test]
+    fn a_return_keeps_the_words_about_the_turn() {
+        let own = Feedback {
+            comment: Some("too long".to_owned()),
+            ..feedback(1, Some(-1.0))
+        };
+        for (score, hint) in [(-0.5, Some("too long")), (0.5, None)] {
+            let of_session = Feedback {
+                of_session: true,
+                ..feedback(1, Some(score))
+            };
+            let (votes, decision) = by_feedback(&[own.clone(), of_session], &turn(1));
+            assert_eq!(votes[1].reason, "session_reward");
+            let decision = decision.expect("it is decided");
+            assert_eq!(decision.score, Some(score));
+            assert_eq!(decision.hint.as_deref(), hint);
         }
     }
 

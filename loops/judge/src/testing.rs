@@ -57,6 +57,7 @@ pub(crate) fn feedback(n: u128, score: Option<f32>) -> Feedback {
         score,
         comment: None,
         correction: None,
+        of_session: false,
         received_ms: 20,
     }
 }

@@ -70,7 +70,9 @@ tables! {
     votes(2: Integer verdict_number, Integer position, Text signal, Text outcome, Blob reason, Text model,
         Integer latency_ms, Integer prompt_tokens, Integer completion_tokens, Real cost, Text prompt);
     feedback(1: Integer number, Blob id, Blob turn_id, Text owner, Blob client_id, Real score, Blob comment,
-        Blob correction, Integer received_ms);
+        Blob correction, Integer received_ms, Integer of_session);
+    session_rewards(1: Integer number, Blob id, Integer session_number, Text owner, Blob client_id, Real score, Blob parts,
+        Integer received_ms);
     early_feedback(1: Integer feedback_number, Text owner, Integer received_ms);
     leases(2: Integer transition_number, Text consumer, Integer fence, Integer held, Integer free_from_ms,
         Integer attempts, Blob batch_id);

@@ -3,12 +3,13 @@
 use async_trait::async_trait;
 use hone_domain::{
     BatchId, BlobKey, Digest, Fate, Feedback, GroupId, Millis, PendingTurn, Policy, PolicyVersion,
-    Reason, Scope, SessionId, Stage, StopReason, Transition, TransitionId, Turn, TurnId, TurnKind,
-    Verdict,
+    Reason, Scope, SessionCredit, SessionId, SessionReward, Stage, StopReason, Transition,
+    TransitionId, Turn, TurnId, TurnKind, Verdict,
 };
 use serde::Serialize;
 
 use crate::retention::Extent;
+use crate::rewards::Rewarded;
 use crate::{LedgerError, Reading};
 
 /// Who claims work.
@@ -438,6 +439,16 @@ pub trait Ledger: Reading {
     /// on another unknown turn comes, and so does what is further ahead of that one's time, as a
     /// clock that went back leaves it.
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError>;
+
+    /// Stores the reward of a session, or replaces what the same (session, owner, client id) said before, and gives its
+    /// main turns the returns that `credit` makes of it, as feedback in place of what an earlier reward gave them.
+    /// They go back to the judge as by [`Self::record_feedback`]. Turns that wait for
+    /// a next state go on waiting: whoever calls settles them. None where the owner has no such session.
+    async fn record_reward(
+        &self,
+        reward: &SessionReward,
+        credit: SessionCredit,
+    ) -> Result<Option<Rewarded>, LedgerError>;
 
     // === judge ===
 

@@ -15,6 +15,7 @@ mod people;
 mod personal;
 mod reading;
 mod retention;
+mod rewards;
 mod storage;
 #[cfg(any(test, feature = "test-switches"))]
 pub mod suite;
@@ -49,6 +50,7 @@ pub use reading::{
 pub use retention::{
     EndedBefore, Extent, PrunePiece, PrunePlace, PruneStage, Pruned, Retention, Tally,
 };
+pub use rewards::{Missed, REWARDED_TURNS_MAX, REWARDS_KEPT, Rewarded, RewardedTurn};
 pub use storage::{LedgerSize, Storage, TableSize};
 pub use versions::{
     Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,

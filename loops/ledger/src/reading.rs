@@ -6,8 +6,8 @@
 
 use async_trait::async_trait;
 use hone_domain::{
-    BatchId, Fate, Feedback, Message, Millis, PolicyVersion, Reason, Scope, SessionId, TurnId,
-    TurnKind,
+    BatchId, Fate, Feedback, Message, Millis, PolicyVersion, Reason, Scope, SessionId,
+    SessionReward, TurnId, TurnKind,
 };
 use serde::Serialize;
 
@@ -133,6 +133,8 @@ pub struct SessionView {
     pub owner: String,
     /// Whose policy answered.
     pub scope: Scope,
+    /// Rewards of the whole session, oldest first.
+    pub rewards: Vec<SessionReward>,
     /// Turns, oldest first; a page counts from the newest.
     pub turns: Page<SessionTurn, u64>,
 }

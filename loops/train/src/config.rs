@@ -1,5 +1,6 @@
 //! Every key of the train loop.
 
+use hone_domain::SessionCredit;
 use serde::{Deserialize, Serialize};
 
 pub use crate::context_config::ContextConfig;
@@ -68,6 +69,8 @@ pub struct Config {
     /// Scores of 0 that the mean is mixed with, so that a batch whose scores all agree still
     /// teaches a little.
     pub baseline_prior_turns: f32,
+    /// How the reward of a whole session reaches its turns.
+    pub credit: SessionCredit,
     /// Refused candidates in a row after which the scope's learning rate is halved.
     pub refusals_in_row_max: u32,
     /// Publishes in a row after which a halved learning rate is doubled again.
@@ -101,6 +104,7 @@ impl Config {
             }
         }
         self.order()?;
+        self.credit.validate()?;
         self.learner.validate()?;
         self.learner.validate_objective()?;
         self.learner.context.validate()?;
@@ -262,6 +266,10 @@ impl Config {
             baseline: Baseline::ScopeMean,
             baseline_window_turns: 64,
             baseline_prior_turns: 4.0,
+            credit: SessionCredit {
+                rule: hone_domain::ReturnRule::Terminal,
+                discount: 0.5,
+            },
             refusals_in_row_max: 2,
             recovery_publishes: 3,
             lr_scale_min: 0.125,
@@ -291,6 +299,7 @@ mod tests {
                 "train.batch_turns_min (9) must be between 1 and train.batch_turns (8)",
             ),
             (|c| c.train_share_min = 0.0, "train.train_share_min"),
+            (|c| c.credit.discount = 1.5, "train.credit.discount"),
             (|c| c.train_share_busy = 1.5, "train.train_share_busy"),
             (|c| c.source_share_max = 0.0, "train.source_share_max"),
             (

@@ -173,6 +173,7 @@ passes! {
     open_turns(limit: usize) -> Vec<OpenTurn>;
     open_page(newest: usize, from: Option<i64>, limit: usize) -> OpenPage;
     record_feedback(feedback: &Feedback) -> FeedbackOutcome;
+    record_reward(reward: &SessionReward, credit: SessionCredit) -> Option<Rewarded>;
     claim_transitions(limit: usize, lease_ms: Millis, now_ms: Millis) -> Vec<Claimed>;
     record_verdict(claim: Claim, verdict: &Verdict) -> ();
     give_up(claim: Claim) -> ();

@@ -822,6 +822,7 @@ async fn a_held_out_turn_is_heard_again_and_trains_only_where_it_is_corrected() 
             score: Some(-1.0),
             comment: None,
             correction,
+            of_session: false,
             received_ms: fixture.clock.now_ms(),
         };
         fixture.ledger.record_feedback(&said).await.unwrap();

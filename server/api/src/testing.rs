@@ -15,11 +15,11 @@ use hone_blobs::FsBlobs;
 use hone_collect::{Input, Spool};
 use hone_domain::{
     Ask, Collect, Completion, Consents, Delta, Digest, End, Grammar, Policies, PolicyVersion,
-    Predicted, Reason, Receipt, Sampling, Scope, ServeError, SessionIndex, StopReason, Token,
-    TokenDelta, Turn, UserRole, VersionSpan,
+    Predicted, Reason, Receipt, ReturnRule, Sampling, Scope, ServeError, SessionCredit,
+    SessionIndex, StopReason, Token, TokenDelta, Turn, UserRole, VersionSpan,
 };
 use hone_kernels::Executor;
-use hone_ledger::{FeedbackOutcome, LateTurns, People};
+use hone_ledger::{FeedbackOutcome, LateTurns, Ledger as _, People};
 use hone_ledger_sql::{SqliteConfig, SqliteLedger};
 use hone_runtime::{
     Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
@@ -418,6 +418,8 @@ fn record(input: Input, recorder: Recorder, (told, held): (&Mutex<Told>, &mut Ve
             told.lock().unwrap().feedback.push(*feedback);
             let _ = reply.send(outcome);
         }
+        // The ledger is asked before.
+        Input::Reward(_) => {}
         Input::SessionDone(_) => told.lock().unwrap().done += 1,
     }
 }
@@ -440,6 +442,10 @@ fn rules_of() -> Arc<Rules> {
     let lessons = Lessons {
         corrections: Corrections::Imitated,
         replays: true,
+        credit: SessionCredit {
+            rule: ReturnRule::Terminal,
+            discount: 1.0,
+        },
     };
     let mut config = learning_config();
     config.shared_owners = vec!["helpdesk".to_owned()];
@@ -621,16 +627,31 @@ fn model_names() -> ModelNames {
 }
 
 /// The way to a collector, if there is one, and what it is told.
-fn collect_of(recorder: Recorder) -> (Option<Outbox<Input>>, Arc<Mutex<Told>>) {
+fn collect_of(
+    recorder: Recorder,
+    ledger: &Arc<SqliteLedger>,
+) -> (Option<Outbox<Input>>, Arc<Mutex<Told>>) {
     let told = Arc::new(Mutex::new(Told::default()));
     let (outbox, inbox) = queue(64, Overflow::DropNewest);
-    tokio::spawn(listen(inbox, recorder, told.clone()));
+    tokio::spawn(listen(inbox, recorder, told.clone(), ledger.clone()));
     ((recorder != Recorder::Absent).then_some(outbox), told)
 }
 
-async fn listen(inbox: Inbox<Input>, recorder: Recorder, told: Arc<Mutex<Told>>) {
+async fn listen(
+    inbox: Inbox<Input>,
+    recorder: Recorder,
+    told: Arc<Mutex<Told>>,
+    ledger: Arc<SqliteLedger>,
+) {
     let mut held = Vec::new();
     while let Some(input) = inbox.recv().await {
+        if let Input::Reward(given) = input {
+            let rewarded = ledger.record_reward(&given.reward, given.credit).await;
+            let _ = given
+                .reply
+                .send(rewarded.map_err(|error| error.to_string()));
+            continue;
+        }
         record(input, recorder, (&told, &mut held));
     }
 }
@@ -676,7 +697,7 @@ impl Stage {
         let sqlite = SqliteConfig::in_folder(folder.path());
         let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
         let fake = Arc::new(Fake::default());
-        let (collect, told) = collect_of(recorder);
+        let (collect, told) = collect_of(recorder, &ledger);
         let config = http_config();
         let (clock, ids, abort) = times_of();
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));

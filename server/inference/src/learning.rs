@@ -1,6 +1,8 @@
 //! Whose policy a request is about, and what may be learned from it.
 
-use hone_domain::{Admitted, Collect, Consent, Consents, Scope, Wanted, admit, collect};
+use hone_domain::{
+    Admitted, Collect, Consent, Consents, Scope, SessionCredit, Wanted, admit, collect,
+};
 use hone_runtime::Latest;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,12 +23,14 @@ pub enum Corrections {
 }
 
 /// What training makes of what people say about an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lessons {
     /// Of a better answer.
     pub corrections: Corrections,
     /// Whether turns teach again by a correction after a version has learned from them.
     pub replays: bool,
+    /// How the reward of a session reaches its turns.
+    pub credit: SessionCredit,
 }
 
 impl Lessons {
@@ -130,7 +134,7 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
-    use hone_domain::Learning;
+    use hone_domain::{Learning, ReturnRule};
 
     use super::*;
     use crate::defaults::defaults;
@@ -144,6 +148,10 @@ mod tests {
         let lessons = Lessons {
             corrections: Corrections::Imitated,
             replays: true,
+            credit: SessionCredit {
+                rule: ReturnRule::Terminal,
+                discount: 1.0,
+            },
         };
         let rules = Rules::new(config, lessons, Consents::default());
         let of = Scope::of("helpdesk", None);

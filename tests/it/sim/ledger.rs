@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use hone_domain::{
-    Feedback, Millis, Policy, PolicyVersion, Reason, Receipt, Scope, Transition, TransitionId,
-    Turn, TurnId, Verdict, invariants,
+    Feedback, Millis, Policy, PolicyVersion, Reason, Receipt, Scope, SessionCredit, SessionReward,
+    Transition, TransitionId, Turn, TurnId, Verdict, invariants,
 };
 use hone_ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
-    OpenPage, OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, SampleClaim,
-    TurnRow, TurnView,
+    OpenPage, OpenTurn, PolicyRecord, Publish, Ready, Refusal, ReplayQuery, Replayed, Rewarded,
+    SampleClaim, TurnRow, TurnView,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -377,6 +377,14 @@ impl Ledger for SimLedger {
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
         self.call(self.inner.record_feedback(feedback)).await
+    }
+
+    async fn record_reward(
+        &self,
+        reward: &SessionReward,
+        credit: SessionCredit,
+    ) -> Result<Option<Rewarded>, LedgerError> {
+        self.call(self.inner.record_reward(reward, credit)).await
     }
 
     async fn claim_transitions(

@@ -141,6 +141,7 @@ impl Voices {
             score: Some(1.0),
             comment: None,
             correction: None,
+            of_session: false,
             received_ms: now_ms,
         };
         let (reply, waiting) = oneshot::channel();

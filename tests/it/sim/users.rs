@@ -1,10 +1,12 @@
 //! Simulated users, and the gateway as far as they see it: the only source of turns.
 
-use hone_collect::{Input, Observed, SharedIndex};
+use std::collections::BTreeMap;
+
+use hone_collect::{Input, Observed, Rewarding, SharedIndex};
 use hone_domain::{
     BindRequest, Binding, Completion, Feedback, FeedbackId, GroupId, Message, Origin, PendingTurn,
-    Policies, Reason, Receipt, RequestId, Role, Sampling, Scope, SessionId, StopReason, Turn,
-    TurnId, TurnKind, VersionSpan,
+    Policies, Reason, Receipt, RequestId, ReturnRule, Role, Sampling, Scope, SessionCredit,
+    SessionId, SessionReward, StopReason, Turn, TurnId, TurnKind, VersionSpan,
 };
 use hone_runtime::{Clock, Ids, Latest, Outbox};
 use tokio::sync::oneshot;
@@ -283,6 +285,9 @@ impl Users {
         }
         let newest = self.asked.len().min(12);
         let turn = &self.asked[self.asked.len() - 1 - moment.rng.below(newest)].turn;
+        if moment.rng.chance(15) {
+            return give_reward(turn, moment);
+        }
         let said = moment.rng.below(4);
         let feedback = Feedback {
             id: FeedbackId(moment.ids.next()),
@@ -296,6 +301,7 @@ impl Users {
             score: (said < 2).then_some(if said == 0 { 1.0 } else { -1.0 }),
             comment: (said == 2).then(|| "hm".to_owned()),
             correction: (said == 3).then(|| "The sea is blue.".to_owned()),
+            of_session: false,
             received_ms: moment.now_ms,
         };
         let (reply, _nobody_waits) = oneshot::channel();
@@ -314,6 +320,38 @@ impl Users {
             let _dropped = moment.gateway.to_collect.send(input).is_err();
         }
     }
+}
+
+/// The whole session of a turn gets a reward, from its own user or not.
+fn give_reward(turn: &Turn, moment: &mut Moment<'_>) {
+    let owner = match moment.rng.chance(10) {
+        true => "mallory".to_owned(),
+        false => turn.owner.clone(),
+    };
+    let rules = [
+        ReturnRule::Turn,
+        ReturnRule::Terminal,
+        ReturnRule::Discounted,
+    ];
+    let reward = SessionReward {
+        id: FeedbackId(moment.ids.next()),
+        session: turn.session,
+        owner,
+        client_id: moment.rng.chance(50).then(|| "end".to_owned()),
+        score: if moment.rng.chance(50) { 1.0 } else { -0.5 },
+        parts: BTreeMap::new(),
+        received_ms: moment.now_ms,
+    };
+    let (reply, _nobody_waits) = oneshot::channel();
+    let input = Input::Reward(Rewarding {
+        reward: Box::new(reward),
+        credit: SessionCredit {
+            rule: *moment.rng.pick(&rules),
+            discount: 0.5,
+        },
+        reply,
+    });
+    let _dropped = moment.gateway.to_collect.send(input).is_err();
 }
 
 /// A turn that is being sampled by the newest version that serve sees.

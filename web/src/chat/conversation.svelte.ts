@@ -8,6 +8,7 @@ import type { Fate, Feedback, HoneNote, KeptMessage, Message, ToolCall } from '.
 import { setting } from '../memory/setting.svelte'
 import { complete } from './complete'
 import { refreshFate } from './fates'
+import { ownFeedback } from './feedback'
 import { loadSession } from './session'
 
 export type NodeState = 'waiting' | 'streaming' | 'done' | 'stopped' | 'failed'
@@ -136,7 +137,7 @@ export class Conversation {
       node.tools = turn.tool_calls
       node.version = turn.policy_version
       node.fate = turn.fate
-      node.feedback = turn.feedback.at(-1) ?? null
+      node.feedback = ownFeedback(turn.feedback)
       node.state = turn.fate.reason === 'cancelled' ? 'stopped' : 'done'
       return node
     })

@@ -3,6 +3,7 @@
 import { ApiError, get } from '../api/client'
 import type { Turn } from '../api/types'
 import { repeat } from '../lib/repeat'
+import { ownFeedback } from './feedback'
 import type { TurnNode } from './conversation.svelte'
 
 const EVERY_MS = 3_000
@@ -36,7 +37,7 @@ export async function refreshFate(node: TurnNode): Promise<boolean> {
     const turn = await get<Turn>(`/v1/turns/${node.turnId}`)
     node.fate = turn.fate
     if (node.state === 'stopped') takeRest(node, turn)
-    node.feedback = turn.feedback.at(-1) ?? node.feedback
+    node.feedback = ownFeedback(turn.feedback) ?? node.feedback
     node.memories = turn.memories
     return false
   } catch (error) {

@@ -69,5 +69,5 @@ it.each([
   [0, null],
   [null, null],
 ])('a score of %s is the thumb %s', (score, thumb) => {
-  expect(thumbOf({ score, comment: null, correction: null, received_ms: 0 })).toBe(thumb)
+  expect(thumbOf({ score, comment: null, correction: null, of_session: false, received_ms: 0 })).toBe(thumb)
 })

@@ -30,6 +30,11 @@ export function waitsForWords(thumb: Thumb, consent: ConsentView | null, fate: F
   return consent === null || (consent.learning === 'full' && consent.corrections !== 'score')
 }
 
+/** What was said last of the answer itself; what of a session's reward reached it was nobody's thumb. */
+export function ownFeedback(all: Feedback[]): Feedback | null {
+  return all.filter((said) => !said.of_session).at(-1) ?? null
+}
+
 /** The thumb that feedback stands for; none where it says neither good nor bad. */
 export function thumbOf(feedback: Feedback | null): Thumb | null {
   if (!feedback?.score) return null

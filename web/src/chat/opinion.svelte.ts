@@ -117,6 +117,7 @@ export class Opinion {
         score: given.score ?? (given.thumb === 'up' ? 1 : -1),
         comment: given.comment ?? null,
         correction: given.correction ?? null,
+        of_session: false,
         received_ms: Date.now(),
       }
       this.told = outcome(reply)

@@ -22,6 +22,10 @@ static FILES: &[(&str, &str)] = &[
         "0027_retention",
         include_str!("../../../../migrations/postgres/0027_retention.sql"),
     ),
+    (
+        "0028_session_rewards",
+        include_str!("../../../../migrations/postgres/0028_session_rewards.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

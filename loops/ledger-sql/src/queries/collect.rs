@@ -493,25 +493,39 @@ async fn store_feedback(
     .bind(feedback.received_ms)
     .execute(&mut *connection)
     .await?;
+    keep_newest(connection, feedback.turn, &feedback.owner).await?;
+    Ok(done.rows_affected() > 0)
+}
+
+/// Removes what an owner said of a turn beyond the newest that are kept.
+pub(super) async fn keep_newest(
+    connection: &mut Connection<'_>,
+    turn: TurnId,
+    owner: &str,
+) -> Result<(), Fault> {
     db::query(
         "delete from feedback where number in (
              select number from feedback where turn_id = $1 and owner = $2
              order by number desc limit $4 offset $3
          )",
     )
-    .bind(&feedback.turn.0.as_bytes()[..])
-    .bind(&feedback.owner)
+    .bind(&turn.0.as_bytes()[..])
+    .bind(owner)
     .bind(limit(FEEDBACK_KEPT))
     .bind(i64::MAX)
     .execute(connection)
     .await?;
-    Ok(done.rows_affected() > 0)
+    Ok(())
 }
 
 /// Sends a turn that was judged but not trained to the judge again, and takes it from a judge that
 /// read it before the feedback came. A batch that holds it keeps it: somebody who keeps sending
 /// feedback must not be able to stop training. One that lost something with age has nothing to teach.
-async fn send_back(connection: &mut Connection<'_>, turn: i64, now_ms: i64) -> Result<(), Fault> {
+pub(super) async fn send_back(
+    connection: &mut Connection<'_>,
+    turn: i64,
+    now_ms: i64,
+) -> Result<(), Fault> {
     let again = db::query(
         "update turns set stage = 'awaiting_verdict', reason = null
          where number = $1 and extent = 2

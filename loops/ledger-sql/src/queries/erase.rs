@@ -255,6 +255,8 @@ async fn sweep_sessions(connection: &mut Connection<'_>, most: usize) -> Result<
         .await?;
     for session in &loose {
         for statement in [
+            "delete from session_rewards where session_number = $1
+             and not exists (select 1 from turns where turns.session_number = $1)",
             "delete from sessions where number = $1
              and not exists (select 1 from turns where session_number = $1)",
             "delete from loose_sessions where number = $1",

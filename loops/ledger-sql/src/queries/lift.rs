@@ -25,6 +25,7 @@ pub(crate) const SCORED: &str = "with newest (number) as (
             turns.finished_ms, verdicts.hint,
             (select coalesce(feedback.correction, feedback.comment) from feedback
              where feedback.turn_id = turns.id and feedback.owner = turns.owner
+               and feedback.of_session = 0
              order by feedback.number desc limit 1) as said
      from newest
      join turns on turns.number = newest.number

@@ -58,6 +58,7 @@ mod pruning;
 mod reading;
 pub(crate) mod replay;
 pub(crate) mod retention;
+mod rewards;
 pub(crate) mod rows;
 mod standings;
 mod storage;
@@ -77,15 +78,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hone_domain::{
-    Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, Transition, TransitionId, Turn,
-    TurnId, Verdict,
+    Digest, Feedback, Millis, Policy, PolicyVersion, Reason, Scope, SessionCredit, SessionReward,
+    Transition, TransitionId, Turn, TurnId, Verdict,
 };
 use hone_ledger::{
     ApiKey, AuditCheck, AuditCount, AuditEntry, AuditQuery, AuditRecord, Changed, Claim, Claimed,
     ClaimedSamples, FeedbackOutcome, ForgetReport, ForgetWish, Invite, Ledger, LedgerCounts,
     LedgerError, LedgerSize, OpenPage, OpenTurn, People, PeopleChange, PolicyRecord, Publish,
-    Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SignIn, Team, TurnRow, TurnView, User,
-    Uses,
+    Ready, Refusal, ReplayQuery, Replayed, Rewarded, SampleClaim, SignIn, Team, TurnRow, TurnView,
+    User, Uses,
 };
 
 use crate::db::{Connection, Fault, Row};
@@ -322,6 +323,15 @@ impl<S: Store> Ledger for SqlLedger<S> {
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
         let lease_now_ms = self.store.lease_time(feedback.received_ms);
         transact!(self, connection => collect::record_feedback(connection, feedback, lease_now_ms))
+    }
+
+    async fn record_reward(
+        &self,
+        reward: &SessionReward,
+        credit: SessionCredit,
+    ) -> Result<Option<Rewarded>, LedgerError> {
+        let now_ms = self.store.lease_time(reward.received_ms);
+        transact!(self, connection => rewards::record_reward(connection, reward, credit, now_ms))
     }
 
     async fn claim_transitions(

@@ -181,8 +181,17 @@ pub(crate) async fn turns(
     Ok(pruned)
 }
 
-/// Takes away the titles of sessions, which are words of some turn of theirs.
+/// Takes away the titles of sessions, which are words of some turn of theirs, and the names of the parts of their rewards.
 async fn clear_titles(connection: &mut Connection<'_>, turns: &[i64]) -> Result<(), Fault> {
+    let parts = format!(
+        "update session_rewards set parts = $2 where session_number in (
+             select session_number from turns where number in ({LISTED}) and kind = 'main'
+         )"
+    );
+    listed(parts, turns)?
+        .bind(&b"{}"[..])
+        .execute(&mut *connection)
+        .await?;
     let sql = format!(
         "update sessions set title = null, title_folded = null
          where title is not null and number in (

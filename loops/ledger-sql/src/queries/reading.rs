@@ -5,7 +5,7 @@ use hone_domain::{Message, Millis, PolicyVersion, Scope, SessionId, TurnId};
 use serde_json::Value;
 
 use super::texts::{limit, name_of, named, signed, some_text, text, unsigned};
-use super::{Held as _, SqlLedger, Store, policies, rows};
+use super::{Held as _, SqlLedger, Store, policies, rewards, rows};
 use crate::db::{self, Builder, Connection, Fault, Row};
 use hone_ledger::{
     FateState, LedgerError, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge,
@@ -331,6 +331,7 @@ async fn session(
         Some(last) if found.len() >= most => Some(unsigned(last.try_get("number")?)?),
         _ => None,
     };
+    let rewards = rewards::rewards_of(connection, row.try_get("number")?).await?;
     let mut turns = Vec::with_capacity(found.len());
     for row in found.iter().rev() {
         turns.push(session_turn(connection, row).await?);
@@ -339,6 +340,7 @@ async fn session(
         line: session_line(&row)?,
         owner: row.try_get("owner")?,
         scope: rows::scope(row.try_get("scope")?)?,
+        rewards,
         turns: Page { rows: turns, next },
     }))
 }

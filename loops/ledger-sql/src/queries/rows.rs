@@ -336,7 +336,7 @@ pub(crate) async fn load_feedback_of(
     owner: &str,
 ) -> Result<Vec<Feedback>, Fault> {
     let rows = db::query(
-        "select id, client_id, score, comment, correction, received_ms from feedback
+        "select id, client_id, score, comment, correction, of_session, received_ms from feedback
          where turn_id = $1 and owner = $2 order by received_ms, number",
     )
     .bind(&turn.0.as_bytes()[..])
@@ -353,6 +353,7 @@ pub(crate) async fn load_feedback_of(
                 score: score(row.try_get("score")?),
                 comment: some_text(row.try_get("comment")?)?,
                 correction: some_text(row.try_get("correction")?)?,
+                of_session: row.try_get("of_session")?,
                 received_ms: row.try_get("received_ms")?,
             })
         })

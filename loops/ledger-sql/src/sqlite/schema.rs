@@ -40,6 +40,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0025_key_sha256"
     "0026_memory"
     "0027_retention"
+    "0028_session_rewards"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -15,6 +15,7 @@ mod personal;
 mod policies;
 mod random;
 mod reading;
+mod rewards;
 mod storage;
 mod teams;
 mod train;
@@ -78,6 +79,7 @@ pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal
         erasure::what_is_being_removed_is_not_judged_again,
         erasure::what_is_under_way_comes_without_its_words,
         erasure::what_waited_in_a_spool_comes_without_its_words,
+        rewards::a_reward_goes_with_its_session,
     }
 }
 
@@ -199,6 +201,10 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         feedback::what_was_held_out_or_held_no_lesson_goes_back_to_the_judge,
         feedback::a_batch_keeps_what_it_holds,
         feedback::a_trained_turn_stays_trained,
+        rewards::a_reward_reaches_every_main_turn,
+        rewards::a_reward_tells_whom_it_misses,
+        rewards::a_rule_says_which_turns_a_reward_reaches,
+        rewards::the_same_client_id_replaces_a_reward,
         judge::checks_come_back_and_audits_are_counted,
         judge::the_oldest_are_claimed_once,
         judge::a_lease_that_ran_out_is_taken_over,

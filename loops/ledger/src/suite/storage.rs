@@ -246,6 +246,9 @@ pub(super) async fn what_a_version_learned_from_keeps_its_row(case: &Case) {
     let hinted = world.publish_hinted(0).await;
     let claim = world.sample_claim();
     assert_eq!(world.replayed().await, [hinted]);
+    let session = case.world.ledger.turn(hinted).await.expect("read");
+    let session = session.expect("known").turn;
+    let given = super::rewards::named_reward(world, &session).await;
     let pruned = case.prune(&everything(LATER)).await;
     assert_eq!((pruned.turns.rows, pruned.words.rows), (0, 1), "{pruned:?}");
     let view = world
@@ -269,6 +272,11 @@ pub(super) async fn what_a_version_learned_from_keeps_its_row(case: &Case) {
         view.transition.expect("one").next_state,
         NextState::default()
     );
+    // So do its rewards, without the names of their parts.
+    let rewards = super::rewards::stored(world, &session).await;
+    assert_eq!(rewards.len(), 1);
+    assert_eq!(rewards[0].score, given.score);
+    assert!(!given.parts.is_empty() && rewards[0].parts.is_empty());
     // It teaches no more, and what is said about it late changes nothing.
     assert_eq!(world.replayed().await, []);
     let outcome = world

@@ -171,6 +171,7 @@ impl World {
             score: Some(score),
             comment: None,
             correction: None,
+            of_session: false,
             received_ms: NOW,
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use hone_collect::Input;
-use hone_domain::{Fate, Feedback, FeedbackId, Reason, TurnId};
+use hone_collect::{Input, Rewarding};
+use hone_domain::{Fate, Feedback, FeedbackId, Reason, SessionId, SessionReward, TurnId};
 use hone_ledger::FeedbackOutcome;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -16,7 +16,9 @@ use super::auth::strict;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
-use hone_api_types::feedback::{FeedbackReply, FeedbackRequest};
+use hone_api_types::feedback::{
+    About, FeedbackReply, FeedbackRequest, FeedbackWish, LeftOut, RewardReply,
+};
 
 /// Why feedback waits for its turn.
 const UNKNOWN: &str = "this answer is not on record, so nothing is learned from it unless it comes";
@@ -26,13 +28,14 @@ const NOT_ALLOWED: &str = "nothing learns from it, because this user's turns wer
                            learned from when it was answered; PUT /v1/consent {\"learning\": \"full\"} \
                            allows it for what is said from then on";
 
-/// Says what a person thinks of a turn.
+/// Says what a person thinks of a turn, or gives a whole session its reward.
 #[utoipa::path(
     post,
     path = "/v1/feedback",
     request_body = FeedbackRequest,
     responses(
         (status = 200, description = "It is on disk", body = FeedbackReply),
+        (status = 404, description = "No such session of yours", body = ErrorBody),
         (status = 503, description = "It could not be stored", body = ErrorBody),
     )
 )]
@@ -45,53 +48,42 @@ pub async fn feedback(
     Ok(Json(give(&http, context, body).await?))
 }
 
-/// Hands what a person says of a turn to the recorder.
+/// Hands what a person says to the recorder.
 pub(crate) async fn give(
     http: &Http,
     context: RequestContext,
     body: FeedbackRequest,
 ) -> Result<FeedbackReply, ApiError> {
     let wish = body.resolve(&http.rules.config().metrics)?;
-    let Some(collect) = &http.collect else {
-        return Err(unavailable(
-            "no_collector",
-            "the collect loop does not run in this process",
-        ));
-    };
+    let owner = context.caller.owner;
+    match wish.about {
+        About::Turn(turn) => about_turn(http, owner, turn, wish).await,
+        About::Session(session) => about_session(http, owner, session, wish).await,
+    }
+}
+
+async fn about_turn(
+    http: &Http,
+    owner: String,
+    turn: TurnId,
+    wish: FeedbackWish,
+) -> Result<FeedbackReply, ApiError> {
     let feedback = Feedback {
         id: FeedbackId(http.ids.next()),
-        turn: wish.turn,
-        owner: context.caller.owner,
+        turn,
+        owner,
         client_id: wish.client_id,
         score: wish.score,
         comment: wish.comment,
         correction: wish.correction,
+        of_session: false,
         received_ms: http.clock.now_ms(),
     };
-    let (id, turn) = (feedback.id, feedback.turn);
+    let id = feedback.id;
     let is_corrected = feedback.correction.is_some();
     let (reply, waiting) = oneshot::channel();
     let feedback = Box::new(feedback);
-    if collect.send(Input::Feedback { feedback, reply }).is_err() {
-        return Err(unavailable("queue_full", "the recorder is busy; try again"));
-    }
-    let wait = Duration::from_millis(http.config.feedback_timeout_ms);
-    let outcome = match timeout(wait, waiting).await {
-        Ok(Ok(Ok(outcome))) => outcome,
-        Ok(Ok(Err(error))) => {
-            tracing::error!(error, "feedback could not be stored");
-            return Err(unavailable(
-                "ledger_failed",
-                "the ledger could not be written; see the server's log",
-            ));
-        }
-        Ok(Err(_)) | Err(_) => {
-            return Err(unavailable(
-                "feedback_timeout",
-                "the feedback was not stored in time; send it again with the same id",
-            ));
-        }
-    };
+    let outcome = stored(http, Input::Feedback { feedback, reply }, waiting).await?;
     let (outcome, explanation) = match outcome {
         FeedbackOutcome::Stored => ("stored", unheard(http, turn).await),
         FeedbackOutcome::Replaced => ("replaced", unheard(http, turn).await),
@@ -104,11 +96,98 @@ pub(crate) async fn give(
     };
     Ok(FeedbackReply {
         object: "feedback",
-        id: format!("fb_{id}"),
-        turn_id: turn.prefixed(),
+        id: id.prefixed(),
+        turn_id: Some(turn.prefixed()),
+        session_id: None,
+        reward: None,
         outcome,
         explanation,
     })
+}
+
+async fn about_session(
+    http: &Http,
+    owner: String,
+    session: SessionId,
+    wish: FeedbackWish,
+) -> Result<FeedbackReply, ApiError> {
+    let score = wish.score.unwrap_or_default();
+    let reward = SessionReward {
+        id: FeedbackId(http.ids.next()),
+        session,
+        owner,
+        client_id: wish.client_id,
+        score,
+        parts: wish.rewards,
+        received_ms: http.clock.now_ms(),
+    };
+    let id = reward.id;
+    let (reply, waiting) = oneshot::channel();
+    let rewarding = Rewarding {
+        reward: Box::new(reward),
+        credit: http.rules.lessons().credit,
+        reply,
+    };
+    let rewarded = stored(http, Input::Reward(rewarding), waiting).await?;
+    // Nobody learns whether somebody else has a session of that id.
+    let rewarded = rewarded.ok_or_else(|| {
+        ApiError::NotFound(format!(
+            "no session {} of yours is known",
+            session.prefixed()
+        ))
+    })?;
+    let left_out = rewarded.missed.iter().map(|(why, turns)| LeftOut {
+        reason: why.as_str(),
+        turns: *turns,
+    });
+    Ok(FeedbackReply {
+        object: "feedback",
+        id: id.prefixed(),
+        turn_id: None,
+        session_id: Some(session.prefixed()),
+        reward: Some(RewardReply {
+            score,
+            turns_rewarded: rewarded.reached.len() as u64,
+            turns_left_out: left_out.collect(),
+        }),
+        outcome: match rewarded.is_replaced {
+            true => "replaced",
+            false => "stored",
+        },
+        explanation: None,
+    })
+}
+
+/// Hands something to the recorder and waits until it is on disk.
+async fn stored<T>(
+    http: &Http,
+    input: Input,
+    waiting: oneshot::Receiver<Result<T, String>>,
+) -> Result<T, ApiError> {
+    let Some(collect) = &http.collect else {
+        return Err(unavailable(
+            "no_collector",
+            "the collect loop does not run in this process",
+        ));
+    };
+    if collect.send(input).is_err() {
+        return Err(unavailable("queue_full", "the recorder is busy; try again"));
+    }
+    let wait = Duration::from_millis(http.config.feedback_timeout_ms);
+    match timeout(wait, waiting).await {
+        Ok(Ok(Ok(outcome))) => Ok(outcome),
+        Ok(Ok(Err(error))) => {
+            tracing::error!(error, "feedback could not be stored");
+            Err(unavailable(
+                "ledger_failed",
+                "the ledger could not be written; see the server's log",
+            ))
+        }
+        Ok(Err(_)) | Err(_) => Err(unavailable(
+            "feedback_timeout",
+            "the feedback was not stored in time; send it again with the same id",
+        )),
+    }
 }
 
 /// Why nothing will learn from feedback on this turn, where its user can change that.

@@ -1,11 +1,12 @@
 //! What the caller talked about: `/v1/sessions` and the list `GET /v1/turns`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use hone_domain::{Message, Reason, Scope, SessionId, TurnId, TurnKind};
+use hone_domain::{Message, Reason, Scope, SessionId, SessionReward, TurnId, TurnKind};
 use hone_ledger::{FateState, SessionLine, SessionTurn, TurnFilter, TurnLine};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -209,6 +210,27 @@ impl SessionTurnReply {
     }
 }
 
+/// A reward that the whole session got.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct SessionRewardReply {
+    /// The reward, -1 to 1.
+    pub score: f32,
+    /// What it was made of, by name.
+    pub rewards: BTreeMap<String, f64>,
+    /// When, in milliseconds since the Unix epoch.
+    pub received_ms: i64,
+}
+
+impl SessionRewardReply {
+    fn of(reward: SessionReward) -> Self {
+        Self {
+            score: reward.score,
+            rewards: reward.parts,
+            received_ms: reward.received_ms,
+        }
+    }
+}
+
 /// A session's conversation.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ConversationReply {
@@ -217,6 +239,8 @@ pub struct ConversationReply {
     /// The session.
     #[serde(flatten)]
     pub session: SessionHead,
+    /// Rewards that it got as a whole, oldest first.
+    pub rewards: Vec<SessionRewardReply>,
     /// Its newest turns, oldest of them first.
     pub turns: Vec<SessionTurnReply>,
     /// Send it as `before` to get older turns; null where there are none.
@@ -278,6 +302,11 @@ pub async fn get_session(
             last_ms: line.last_ms,
             turns_total: line.turns,
         },
+        rewards: view
+            .rewards
+            .into_iter()
+            .map(SessionRewardReply::of)
+            .collect(),
         turns: view
             .turns
             .rows

@@ -110,6 +110,8 @@ pub struct FeedbackView {
     pub comment: Option<String>,
     /// What the answer should have been.
     pub correction: Option<String>,
+    /// The score is this turn's part of the reward of its whole session.
+    pub of_session: bool,
     /// When, in milliseconds since the Unix epoch.
     pub received_ms: i64,
 }
@@ -120,6 +122,7 @@ impl FeedbackView {
             score: feedback.score,
             comment: feedback.comment,
             correction: feedback.correction,
+            of_session: feedback.of_session,
             received_ms: feedback.received_ms,
         }
     }

@@ -161,6 +161,8 @@ turn_id | "x" | invalid_value | turn_id
 score | null | invalid_value | score
 score | 2 | invalid_value | score
 thumb | "sideways" | invalid_value | thumb
+session_id | "sess_00000000-0000-7000-8000-000000000001" | invalid_value | session_id
+rewards | {"tests": 1} | invalid_value | rewards
 corection | "lost by a typo" | invalid_value | corection
 "#;
 
@@ -283,8 +285,8 @@ async fn a_misspelt_field_of_feedback_is_told_with_those_there_are() {
     assert_eq!(
         reply.json()["error"],
         json!({
-            "message": "there is no field \"corection\" here; known: turn_id, score, metric, thumb, \
-                        comment, correction, id",
+            "message": "there is no field \"corection\" here; known: turn_id, session_id, score, metric, \
+                        thumb, comment, correction, rewards, id",
             "type": "invalid_request_error", "param": "corection", "code": "invalid_value",
         })
     );

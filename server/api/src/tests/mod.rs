@@ -23,6 +23,7 @@ mod page;
 mod people;
 mod reading;
 mod replays;
+mod rewards;
 mod rights;
 mod sessions;
 mod tools;

@@ -205,6 +205,7 @@ fn lessons_of(train: &hone_train::Config) -> Lessons {
     Lessons {
         corrections,
         replays: uses.correction && train.replay_turns > 0,
+        credit: train.credit,
     }
 }
 

@@ -13,6 +13,7 @@ use hone_nn::peft;
 use serde_json::{Value, json};
 
 use super::common::{check_adapter, entry, open, run};
+use super::export_trajectories::{Format, trajectories};
 use crate::cli::place::Place;
 use crate::config::Config;
 use hone_domain::LOCAL_OWNER;
@@ -26,7 +27,8 @@ const VERSIONS_MAX: usize = 1_000_000;
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  hone export turns --owner ann > turns.jsonl\n  \
-    hone export samples --out samples.jsonl\n  hone export adapter --scope local --out my-adapter"
+    hone export samples --out samples.jsonl\n  hone export trajectories --format messages > chats.jsonl\n  \
+    hone export adapter --scope local --out my-adapter"
 )]
 pub(crate) enum ExportCommand {
     /// Every turn with what became of it, newest first, one JSON object a line.
@@ -34,6 +36,15 @@ pub(crate) enum ExportCommand {
     /// Every turn that a version learned from, as long as its log-probs are kept: tokens, log-probs, score, hint,
     /// correction.
     Samples(Lines),
+    /// Conversations with their rewards, for fine-tuning elsewhere. Left out is what its people did not allow to be
+    /// learned from, and what lost what the format needs with age.
+    Trajectories {
+        /// What a line is.
+        #[arg(long, value_enum, default_value = "messages")]
+        format: Format,
+        #[command(flatten)]
+        lines: Lines,
+    },
     /// A version's adapter as a folder that PEFT and vLLM load.
     Adapter {
         /// Whose policy: a scope as `hone versions scopes` shows it, or an owner's name.
@@ -83,10 +94,10 @@ impl Lines {
 /// A sentence with a remedy.
 pub(crate) fn export(command: &ExportCommand) -> Result<ExitCode, String> {
     match command {
-        ExportCommand::Turns(lines) => write_lines(lines, ("export.turns", None, turn_line)),
-        ExportCommand::Samples(lines) => {
-            let state = Some(FateState::Trained);
-            write_lines(lines, ("export.samples", state, sample_line))
+        ExportCommand::Turns(lines) => write_lines(lines, What::Turns),
+        ExportCommand::Samples(lines) => write_lines(lines, What::Samples),
+        ExportCommand::Trajectories { format, lines } => {
+            write_lines(lines, What::Trajectories(*format))
         }
         ExportCommand::Adapter {
             scope,
@@ -101,15 +112,31 @@ pub(crate) fn export(command: &ExportCommand) -> Result<ExitCode, String> {
 /// Whoever reads the output has enough of it, as `head` has.
 const UNREAD: &str = "nobody reads on";
 
-/// Name of the act, which turns, and a turn's line.
-type Form = (&'static str, Option<FateState>, fn(&TurnView) -> Value);
+/// What is written out as lines.
+#[derive(Clone, Copy)]
+enum What {
+    Turns,
+    Samples,
+    Trajectories(Format),
+}
 
-fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
+impl What {
+    /// What the audit log calls it.
+    fn act(self) -> &'static str {
+        match self {
+            Self::Turns => "export.turns",
+            Self::Samples => "export.samples",
+            Self::Trajectories(_) => "export.trajectories",
+        }
+    }
+}
+
+fn write_lines(lines: &Lines, what: What) -> Result<(), String> {
     let config = lines.place.config()?;
     let written = match &lines.out {
         None => {
             let out = &mut std::io::stdout().lock();
-            let written = run(write_to(&config, (lines, form), out));
+            let written = run(write_to(&config, (lines, what), out));
             if written.as_ref().is_err_and(|why| why == UNREAD) {
                 return Ok(());
             }
@@ -123,7 +150,7 @@ fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
             let file = make.open(path);
             let file = file.map_err(|error| unwritable(path, &error, "file"))?;
             let out = &mut BufWriter::new(file);
-            let written = run(write_to(&config, (lines, form), out));
+            let written = run(write_to(&config, (lines, what), out));
             if written.is_err() {
                 // So that the next try finds nothing in its way.
                 fs::remove_file(path).ok();
@@ -137,20 +164,31 @@ fn write_lines(lines: &Lines, form: Form) -> Result<(), String> {
 
 async fn write_to(
     config: &Config,
-    (lines, (act, state, line)): (&Lines, Form),
+    (lines, what): (&Lines, What),
     out: &mut dyn Write,
 ) -> Result<u64, String> {
     let ledger = open(config).await?;
     let detail = json!({"owner": lines.owner, "scope": lines.scope});
-    let noted = ledger.record(&entry(act, "", detail)).await;
+    let noted = ledger.record(&entry(what.act(), "", detail)).await;
     noted.map_err(|error| error.to_string())?;
-    let filter = lines.filter(state);
     let unwritable = |error: std::io::Error| match error.kind() {
         ErrorKind::BrokenPipe => UNREAD.to_owned(),
         _ => format!("the output cannot be written ({error})"),
     };
-    let mut each = |view: &TurnView| writeln!(out, "{}", line(view)).map_err(unwritable);
-    let done = pages(&*ledger, &filter, &mut each).await;
+    let mut put = |line: &Value| writeln!(out, "{line}").map_err(unwritable);
+    let done = match what {
+        What::Turns => {
+            let filter = lines.filter(None);
+            pages(&*ledger, &filter, &mut |view| put(&turn_line(view))).await
+        }
+        What::Samples => {
+            let filter = lines.filter(Some(FateState::Trained));
+            pages(&*ledger, &filter, &mut |view| put(&sample_line(view))).await
+        }
+        What::Trajectories(format) => {
+            trajectories(&*ledger, &lines.filter(None), format, &mut put).await
+        }
+    };
     ledger.close().await;
     out.flush().map_err(unwritable)?;
     done

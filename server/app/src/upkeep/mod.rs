@@ -8,6 +8,7 @@ mod common;
 mod compact;
 mod doctor;
 mod export;
+mod export_trajectories;
 mod ledger;
 mod prune;
 mod space;

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use hone_domain::{
-    Feedback, Millis, Policy, PolicyVersion, Reason, Scope, SessionId, Signal, Transition,
-    TransitionId, Turn, TurnId, Verdict,
+    Feedback, Millis, Policy, PolicyVersion, Reason, Scope, SessionCredit, SessionId,
+    SessionReward, Signal, Transition, TransitionId, Turn, TurnId, Verdict,
 };
 use hone_ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, FeedbackOutcome, Ledger, LedgerCounts, LedgerError,
     OldestPending, OpenPage, OpenTurn, Page, PolicyRecord, Publish, Reading, Ready, Refusal,
-    ReplayQuery, Replayed, SampleAge, SampleClaim, SessionCursor, SessionLine, SessionView,
-    TurnEntry, TurnFilter, TurnLine, TurnRow, TurnView,
+    ReplayQuery, Replayed, Rewarded, SampleAge, SampleClaim, SessionCursor, SessionLine,
+    SessionView, TurnEntry, TurnFilter, TurnLine, TurnRow, TurnView,
 };
 use hone_runtime::Clock;
 
@@ -222,6 +222,14 @@ impl Ledger for Traced {
 
     async fn record_feedback(&self, feedback: &Feedback) -> Result<FeedbackOutcome, LedgerError> {
         self.inner.record_feedback(feedback).await
+    }
+
+    async fn record_reward(
+        &self,
+        reward: &SessionReward,
+        credit: SessionCredit,
+    ) -> Result<Option<Rewarded>, LedgerError> {
+        self.inner.record_reward(reward, credit).await
     }
 
     async fn ready(&self, now_ms: Millis) -> Result<Vec<Ready>, LedgerError> {

@@ -1,0 +1,194 @@
+//! `hone export trajectories`: conversations with their rewards, as lines that fine-tuning programs read.
+
+use std::collections::HashSet;
+
+use clap::ValueEnum;
+use hone_domain::{
+    Learning, Message, ParsedOutput, Reason, Scope, SessionReward, Turn, TurnId, TurnKind,
+};
+use hone_inference::call_id;
+use hone_ledger::{Extent, TurnFilter, TurnView};
+use hone_ledger_sql::StoredLedger;
+use serde_json::{Value, json};
+
+/// Turns listed at a time.
+const PAGE: usize = 256;
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A conversation: the messages of a chat in OpenAI's format for fine-tuning, with `reward` and `metadata`.
+    Messages,
+    /// A turn: prompt and completion as token ids, log-probs, version and reward, in the order newest first.
+    Tokens,
+}
+
+/// Hands a line per conversation, or per turn of one, to `each`, the newest first; returns how many there were.
+pub(super) async fn trajectories(
+    ledger: &dyn StoredLedger,
+    filter: &TurnFilter,
+    format: Format,
+    each: &mut dyn FnMut(&Value) -> Result<(), String>,
+) -> Result<u64, String> {
+    let failed = |error: hone_ledger::LedgerError| error.to_string();
+    let closed = closed_scopes(ledger).await?;
+    let main = TurnFilter {
+        kind: Some(TurnKind::Main),
+        ..filter.clone()
+    };
+    // Turns that a newer one continues and that did not come yet.
+    let mut continued: HashSet<TurnId> = HashSet::new();
+    let (mut before, mut count) = (None, 0);
+    loop {
+        let page = ledger
+            .turn_page(&main, before, PAGE)
+            .await
+            .map_err(failed)?;
+        for row in page.rows {
+            let Some(view) = ledger.turn(row.id).await.map_err(failed)? else {
+                continue;
+            };
+            let is_continued = continued.remove(&row.id);
+            if closed.contains(&view.turn.scope) || !is_free(&view) {
+                continue;
+            }
+            if format == Format::Messages {
+                continued.extend(view.turn.parent);
+            }
+            let wanted = match format {
+                Format::Messages => !is_continued && view.extent != Extent::Row,
+                Format::Tokens => view.extent == Extent::Whole,
+            };
+            if wanted {
+                let session = ledger.session(view.turn.session, None, 1).await;
+                let rewards = session.map_err(failed)?.map(|session| session.rewards);
+                let reward = rewards.and_then(|mut rewards| rewards.pop());
+                each(&match format {
+                    Format::Messages => conversation(&view, reward.as_ref()),
+                    Format::Tokens => step(&view, reward.as_ref()),
+                })?;
+                count += 1;
+            }
+        }
+        before = page.next;
+        if before.is_none() {
+            return Ok(count);
+        }
+    }
+}
+
+/// Scopes whose people allow no learning now.
+async fn closed_scopes(ledger: &dyn StoredLedger) -> Result<HashSet<Scope>, String> {
+    let decided = ledger.consents().await.map_err(|error| error.to_string())?;
+    let closed = decided
+        .into_iter()
+        .filter(|(_, consent)| consent.learning != Learning::Full);
+    Ok(closed.map(|(scope, _)| scope).collect())
+}
+
+/// Whether it may be learned from elsewhere: its people allowed it, did not have it forgotten, and it has an end.
+fn is_free(view: &TurnView) -> bool {
+    let settled = match view.fate {
+        hone_domain::Fate::Settled { reason } => Some(reason),
+        _ => None,
+    };
+    let is_barred = |reason: Reason| {
+        matches!(
+            reason,
+            Reason::LearningOff
+                | Reason::Withdrawn
+                | Reason::LateReceipt
+                | Reason::Cancelled
+                | Reason::EmptyCompletion
+        )
+    };
+    !settled
+        .into_iter()
+        .chain(view.turn.untrainable)
+        .any(is_barred)
+}
+
+/// A conversation up to the end of its last answer.
+fn conversation(view: &TurnView, reward: Option<&SessionReward>) -> Value {
+    let turn = &view.turn;
+    let mut messages: Vec<Value> = turn.messages.iter().map(message).collect();
+    messages.push(answer(turn));
+    json!({
+        "messages": messages,
+        "reward": worth(view, reward),
+        "metadata": about(view, reward),
+    })
+}
+
+/// One step of a trajectory, as it was sampled.
+fn step(view: &TurnView, reward: Option<&SessionReward>) -> Value {
+    let turn = &view.turn;
+    json!({
+        "prompt_ids": turn.prompt_tokens,
+        "completion_ids": turn.completion.tokens(),
+        "logprobs": turn.completion.behavior_logprobs(),
+        "version": turn.version(),
+        "temperature": turn.sampling.temperature,
+        "reward": worth(view, reward),
+        "metadata": about(view, reward),
+    })
+}
+
+/// The verdict's score, in which feedback and the session's reward are; without a verdict the session's reward.
+fn worth(view: &TurnView, reward: Option<&SessionReward>) -> Option<f32> {
+    let score = view.verdict.as_ref().and_then(|verdict| verdict.score);
+    score.or(reward.map(|reward| reward.score))
+}
+
+fn about(view: &TurnView, reward: Option<&SessionReward>) -> Value {
+    let turn = &view.turn;
+    json!({
+        "session_id": turn.session.prefixed(),
+        "turn_id": turn.id.prefixed(),
+        "parent_id": turn.parent.map(TurnId::prefixed),
+        "scope": turn.scope,
+        "policy_version": turn.version(),
+        "base_digest": turn.base,
+        "fate": view.fate,
+        "decided_by": view.verdict.as_ref().and_then(|verdict| verdict.decided_by),
+        "session_reward": reward.map(|reward| json!({
+            "score": reward.score, "rewards": reward.parts,
+        })),
+        "finished_ms": turn.finished_ms,
+    })
+}
+
+/// A message as chat completions write it.
+fn message(message: &Message) -> Value {
+    let mut written = json!({"role": message.role, "content": message.content});
+    if let Some(name) = &message.name {
+        written["name"] = json!(name);
+    }
+    if let Some(id) = &message.tool_call_id {
+        written["tool_call_id"] = json!(id);
+    }
+    if !message.tool_calls.is_empty() {
+        let calls = message.tool_calls.iter();
+        let calls = calls.map(|call| written_call(&call.id, &call.name, &call.arguments));
+        written["tool_calls"] = calls.collect();
+    }
+    written
+}
+
+/// The completion as a message: what it says and what it calls, without its reasoning.
+fn answer(turn: &Turn) -> Value {
+    let parsed = ParsedOutput::whole(&turn.completion_text);
+    let mut written = json!({"role": "assistant", "content": parsed.content});
+    if !parsed.calls.is_empty() {
+        let calls = parsed.calls.iter().enumerate();
+        let calls = calls.map(|(number, called)| {
+            written_call(&call_id(turn.id, number), &called.name, &called.arguments)
+        });
+        written["tool_calls"] = calls.collect();
+    }
+    written
+}
+
+fn written_call(id: &str, name: &str, arguments: &str) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}
