@@ -10,7 +10,7 @@ use bm25::{SearchEngine, SearchEngineBuilder, Tokenizer};
 use hone_domain::{opening_words, words_of};
 use stop_words::LANGUAGE;
 
-/// Letters that stand for a longer word.
+/// Length of the beginning that is taken as a stem.
 const STEM_CHARS: usize = 5;
 /// Fewest letters before a final s that may be a plural's.
 const PLURAL_CHARS: usize = 3;
@@ -38,9 +38,9 @@ static STOPS: LazyLock<Vec<HashSet<String>>> = LazyLock::new(|| {
 /// Words that ask to remember.
 pub(crate) static OPENINGS: LazyLock<HashSet<String>> = LazyLock::new(|| opening_words().collect());
 
-/// The list of the language that most words belong to, the first of equals. What says nothing in one language can carry
-/// the meaning in another, such as "dog" in Danish, so lists are not joined, and a text of few words is English.
-pub(crate) fn stops_of(words: &[String]) -> &'static HashSet<String> {
+/// The stop words of the language that most words belong to, the first of equals. Lists are not joined: "dog" is a stop
+/// word in Danish and carries the meaning in English. A text with fewer than two stop words counts as English.
+pub(crate) fn stop_words_of(words: &[String]) -> &'static HashSet<String> {
     let known =
         |stops: &&HashSet<String>| words.iter().filter(|word| stops.contains(*word)).count();
     let lists = || STOPS.iter().rev();
@@ -55,20 +55,20 @@ struct Terms;
 impl Tokenizer for Terms {
     fn tokenize(&self, text: &str) -> Vec<String> {
         let words = words_of(text);
-        let stops = stops_of(&words);
+        let stops = stop_words_of(&words);
         let mut terms = Vec::new();
         for word in words {
             if !stops.contains(&word) && !OPENINGS.contains(&word) {
                 push_terms(word, &mut terms);
             }
         }
-        // Of words without spaces, pairs of characters are looked at.
+        // Scripts without spaces give pairs of characters, of which some are openings.
         terms.retain(|term| !OPENINGS.contains(term));
         terms
     }
 }
 
-/// What equal words of one stem have in common.
+/// The terms of a word without the word itself.
 pub(crate) fn stems(word: &str) -> Vec<String> {
     let mut terms = Vec::new();
     push_terms(word.to_owned(), &mut terms);
@@ -91,7 +91,7 @@ fn push_terms(word: String, terms: &mut Vec<String>) {
         [begin @ .., 's'] if begin.len() >= PLURAL_CHARS => begin,
         all => all,
     };
-    // The mark keeps "plane" apart from what begins with it.
+    // The mark keeps the stem of "planet" apart from the word "plane".
     let stem = bare.iter().take(STEM_CHARS).collect::<String>() + "*";
     terms.push(word);
     terms.push(stem);

@@ -23,7 +23,7 @@ pub struct Remembered {
     pub text: Arc<str>,
     /// Whether a new conversation may be shown it: nothing newer replaced it.
     pub is_current: bool,
-    /// Whether it has to do with every question: how to answer, and what the person is called.
+    /// Whether it is relevant to every question: a preference, or the person's name.
     pub is_general: bool,
     /// The one that replaced it.
     pub superseded_by: Option<MemoryId>,
@@ -44,7 +44,7 @@ impl From<Memory> for Remembered {
 
 /// How many tokens may still be taken.
 pub struct Budget<'a> {
-    /// Those that are left.
+    /// Tokens left.
     pub left: usize,
     /// Tokens of a text on a line of its own.
     pub tokens: &'a dyn Fn(&str) -> usize,
@@ -77,13 +77,13 @@ struct Facts {
 }
 
 impl Known {
-    /// Of memories that may be shown, newest first.
+    /// From memories that may be shown, newest first.
     pub fn new(newest: Vec<Remembered>) -> Self {
         let facts = OnceLock::new();
         Self { newest, facts }
     }
 
-    /// One by its id.
+    /// The memory with this id.
     pub fn get(&self, id: MemoryId) -> Option<&Remembered> {
         self.newest.iter().find(|memory| memory.id == id)
     }
@@ -121,9 +121,9 @@ impl Known {
         found.into_iter().map(|place| facts.at[place]).collect()
     }
 
-    /// What a new conversation is shown, in the order in which it was written: what has to do with every question,
-    /// then the facts that share a word with this one, then the newest. A quarter of the budget is kept for facts
-    /// that share a word.
+    /// What a new conversation is shown, oldest first. What fits is chosen by priority: preferences and the name, facts
+    /// that share a word with the question, the newest facts. A quarter of the budget is kept for facts that share a
+    /// word.
     pub fn at_start(&self, asked: &str, mut budget: Budget<'_>) -> Vec<&Remembered> {
         let related = self.related(asked, RELATED_MAX);
         let kept = match related.is_empty() {
@@ -142,7 +142,7 @@ impl Known {
 
     /// What a later message of a conversation brings: facts that share a word with it, what replaced something
     /// that was shown, and what was said since on how to answer. `shown` is what the conversation was shown before;
-    /// what `is_said` in it needs no showing.
+    /// what `is_said` in it already is skipped.
     pub fn later(
         &self,
         asked: &str,
@@ -171,7 +171,7 @@ impl Known {
         self.in_order(chosen)
     }
 
-    /// The place of the current one that replaced the one at `at`, or the one that replaced that.
+    /// Follows `superseded_by` from the memory at `at` to the current one.
     fn replacement(&self, at: usize) -> Option<usize> {
         let mut next = self.newest[at].superseded_by?;
         // What replaces is newer, so every round moves towards the first.

@@ -1,10 +1,11 @@
 //! Which older fact a newer one makes untrue: rules over the words of both.
 //!
 //! A fact replaces another if it is said about the same thing and
-//! - says itself that something changed ("now", "no longer", "moved"), or
+//! - says itself that something changed ("no longer", "moved", "my new …"), or
 //! - is the same sentence with another value of the same kind ("my dentist is Dr. Meyer").
 //!
-//! Properties that hold together ("my dog is black") and lists ("I like tea") are left alone, as is what says "also".
+//! Properties that hold together ("my dog is black") and verbs with several objects ("I like tea") are left alone, as is what
+//! says "also".
 //! Word lists are English, German, French, Spanish, Italian, Portuguese and Dutch. `hone-bench memory` counts both kinds of
 //! mistake.
 
@@ -14,13 +15,14 @@ use std::ops::Range;
 use hone_domain::{MemoryId, words_of};
 
 use crate::change_words::{
-    ADDS, ARTICLES, CALLED, CHANGES, IS, MANY, NEW, NOW, ONE, OWN, PLACED, SINGLE, SPEAKER, TIMES,
+    ADDS, ADVERBS_OF_TIME, ARTICLES, CALLED, CHANGES, DAYS_AND_HOURS, FIRST_PERSON, IS, NEW,
+    NOUNS_OF_ONE, POSSESSIVES, PREPOSITIONS, VERBS_OF_ONE, VERBS_OF_SEVERAL,
 };
-use crate::index::{OPENINGS, stems, stops_of};
+use crate::index::{OPENINGS, stems, stop_words_of};
 
-/// Share of the words of the shorter fact that both have, where the newer one says that something changed.
+/// Least share of the shorter fact's content words that both have, where the newer one says that something changed.
 const SHARED_MIN: f64 = 0.34;
-/// Words with which two values may begin alike.
+/// Most words that two values share at their beginning ("Dr.").
 const VALUE_BEGINS_MAX: usize = 3;
 /// Longest value, in words.
 const VALUE_WORDS_MAX: usize = 6;
@@ -57,14 +59,14 @@ impl Fact {
             (OPENINGS.contains(&word) || word == "please" || word == "bitte") && !is_own(&word)
         };
         let begin = parts().take_while(asks).count();
-        let says = |part: &&str| !is_in(NOW, &part.to_lowercase());
+        let says = |part: &&str| !is_in(ADVERBS_OF_TIME, &part.to_lowercase());
         let words: Vec<&str> = parts().skip(begin).filter(says).collect();
         let is_capital = words
             .iter()
             .map(|word| word.starts_with(char::is_uppercase));
         let is_capital = is_capital.collect();
         let words: Vec<String> = words.iter().map(|word| word.to_lowercase()).collect();
-        let stops = stops_of(&words_of(text));
+        let stops = stop_words_of(&words_of(text));
         let content = words.iter().filter(|word| {
             !stops.contains(*word) && ![CHANGES, ADDS].iter().any(|list| is_in(list, word))
         });
@@ -84,11 +86,13 @@ impl Fact {
     fn kind(&self, value: Range<usize>) -> Kind {
         let words = &self.words[value.clone()];
         let is_number = |word: &String| word.starts_with(|c: char| c.is_ascii_digit());
-        let is_when = |word: &String| is_in(TIMES, word) || is_number(word);
+        let is_when = |word: &String| is_in(DAYS_AND_HOURS, word) || is_number(word);
         match words.first() {
-            Some(first) if is_in(TIMES, first) => Kind::Time,
-            Some(first) if is_in(PLACED, first) && words.get(1).is_some_and(is_when) => Kind::Time,
-            Some(first) if is_in(PLACED, first) => Kind::Place,
+            Some(first) if is_in(DAYS_AND_HOURS, first) => Kind::Time,
+            Some(first) if is_in(PREPOSITIONS, first) && words.get(1).is_some_and(is_when) => {
+                Kind::Time
+            }
+            Some(first) if is_in(PREPOSITIONS, first) => Kind::Place,
             Some(first) if is_number(first) => Kind::Number,
             Some(first) if is_in(ARTICLES, first) => Kind::Article,
             Some(_) if self.is_capital[value.start] => Kind::Name,
@@ -98,7 +102,7 @@ impl Fact {
 
     /// Whether it says that something changed.
     fn says_changed(&self) -> bool {
-        let is_new = |pair: &[String]| is_in(OWN, &pair[0]) && is_in(NEW, &pair[1]);
+        let is_new = |pair: &[String]| is_in(POSSESSIVES, &pair[0]) && is_in(NEW, &pair[1]);
         self.has(CHANGES) || self.words.windows(2).any(is_new)
     }
 
@@ -109,13 +113,20 @@ impl Fact {
 
     /// Whether it begins with a name.
     fn names_someone(&self) -> bool {
-        let is_speaker = self.words.first().is_some_and(|word| is_in(SPEAKER, word));
+        let is_speaker = self
+            .words
+            .first()
+            .is_some_and(|word| is_in(FIRST_PERSON, word));
         !is_speaker && self.first_content().is_some_and(|at| self.is_capital[at])
     }
 
     /// Whether it is said of the person who speaks, or of something that both facts name.
     fn is_about(&self, other: &Self) -> bool {
-        let is_speaker = |fact: &Self| fact.words.first().is_some_and(|word| is_in(SPEAKER, word));
+        let is_speaker = |fact: &Self| {
+            fact.words
+                .first()
+                .is_some_and(|word| is_in(FIRST_PERSON, word))
+        };
         let names = |fact: &Self, other: &Self| {
             let first = fact.first_content().map(|at| stems(&fact.words[at]));
             first.is_some_and(|stems| stems.iter().any(|stem| other.content.contains(stem)))
@@ -167,7 +178,7 @@ fn says_another_value(old: &Fact, new: &Fact) -> bool {
     // A value may begin alike: "Dr. Hall" and "Dr. Singh".
     let leads = |at: &usize| {
         let word = &old.words[*at];
-        is_in(IS, word) || is_in(CALLED, word) || is_in(SINGLE, word)
+        is_in(IS, word) || is_in(CALLED, word) || is_in(VERBS_OF_ONE, word)
     };
     let least = begin.saturating_sub(VALUE_BEGINS_MAX);
     let start = (least..begin).rev().find(leads).map(|at| at + 1);
@@ -176,7 +187,7 @@ fn says_another_value(old: &Fact, new: &Fact) -> bool {
         || old.kind(begin..begin + 1) == Kind::Number && new.kind(begin..begin + 1) == Kind::Number;
     let placed = begin
         .checked_sub(1)
-        .filter(|at| is_in(PLACED, &old.words[*at]));
+        .filter(|at| is_in(PREPOSITIONS, &old.words[*at]));
     let is_number_alone = begin + end + 2 >= shorter && begin < shorter - end && numbers();
     let is_bare = has_verb_last || is_number_alone;
     let Some(start) = placed.or(start).or(is_bare.then_some(begin)) else {
@@ -192,7 +203,7 @@ fn says_another_value(old: &Fact, new: &Fact) -> bool {
         || !fits(&old_value)
         || !fits(&new_value)
         || old_value.len() + new_value.len() < 2
-        || has(MANY)
+        || has(VERBS_OF_SEVERAL)
     {
         return false;
     }
@@ -200,9 +211,9 @@ fn says_another_value(old: &Fact, new: &Fact) -> bool {
     kind == new.kind(new_value)
         && match kind {
             Kind::Number | Kind::Time | Kind::Name => true,
-            // A person is in many things at once, and in one town.
+            // A person is in several groups and lives in one town, so after a name only a capitalised place counts.
             Kind::Place => !new.names_someone() || new.is_capital.get(start + 1) == Some(&true),
-            Kind::Article | Kind::Other => has(ONE) || has(SINGLE),
+            Kind::Article | Kind::Other => has(NOUNS_OF_ONE) || has(VERBS_OF_ONE),
         }
 }
 

@@ -1,5 +1,5 @@
-//! What the gateway shows to the model: the memories of every scope, in memory of the process, so that no answer
-//! waits for the ledger.
+//! What the gateway shows to the model: the memories of every scope, held in RAM, so that no answer waits for the
+//! ledger.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

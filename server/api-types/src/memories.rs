@@ -122,11 +122,11 @@ impl MemoryPatch {
     pub fn change(&self) -> Result<MemoryChange, RequestError> {
         let is_empty = self.text.is_none() && self.kind.is_none() && self.paused.is_none();
         if is_empty && self.holds.is_none() {
-            let why = "say text, kind, paused or holds: nothing else of a memory changes";
+            let why = "give text, kind, paused or holds";
             return Err(RequestError::invalid("text", why));
         }
         if self.holds == Some(false) {
-            let why = "only a newer memory replaces one; set it aside with paused, or forget it";
+            let why = "holds can only be true; to set a memory aside give paused, or delete it";
             return Err(RequestError::invalid("holds", why));
         }
         Ok(MemoryChange {
@@ -150,7 +150,7 @@ pub fn words(text: &str) -> Result<String, RequestError> {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct MemoriesImport {
     /// The file. The items of its lists become memories, or its lines where it has no list: preferences below a heading
-    /// with the word "preferences", facts elsewhere.
+    /// with the word "preference", facts elsewhere.
     pub markdown: String,
     /// The `user` field of the requests in question.
     pub user: Option<String>,
@@ -163,11 +163,11 @@ pub struct MemoriesImported {
     pub object: &'static str,
     /// Entries that are memories now.
     pub added: u64,
-    /// Entries that memories say already.
+    /// Entries equal to a current memory.
     pub same: u64,
     /// Entries that were not kept.
     pub refused: u64,
-    /// Why the first 100 of them were not.
+    /// Reasons for the first 100 refused entries.
     pub reasons: Vec<ImportRefusal>,
 }
 

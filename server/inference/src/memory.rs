@@ -1,9 +1,9 @@
-//! What a prompt shows of what its person said in earlier conversations.
+//! Which memories a prompt shows.
 //!
-//! The first turn of a conversation is shown what fits of how to answer and of the facts. A later turn is shown what the
-//! turn that it continues was shown, at the same places, so that the beginning of the prompt stays as it was, and with
-//! its newest message what has become new or relevant. Only what was paused, edited or forgotten since changes in the
-//! places before. The client's own messages are never touched.
+//! The first turn of a conversation is shown the preferences and facts that fit. A later turn is shown what the turn that
+//! it continues was shown, at the same messages, so that the beginning of the prompt stays as it was, and with its newest
+//! message what has become new or relevant. Earlier messages change only where a memory was paused, edited or forgotten.
+//! The messages on record are the client's own.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Shown {
     }
 }
 
-/// Words before those of a message.
+/// Memories before the text of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     /// The message, counted from 0.
@@ -125,10 +125,9 @@ pub(super) fn blocks(known: &Known, shown: &[ShownMemory]) -> Vec<Block> {
     same_place.filter_map(block).collect()
 }
 
-/// The messages with blocks before the words of the person; none where no message of the person's is there for one.
-/// They are the person's own words, so they stand where these have the weight that the person has, and models follow
-/// them more often there than as a system message (docs/LOG.md). A block whose place is not a message of the person's
-/// stands before the first one.
+/// The messages with blocks before their text; none if there is no user message. Memories are the user's own words, so
+/// they go into user messages, where models follow them more often than in a system message (docs/LOG.md). A block
+/// whose message is not a user's goes before the first one.
 pub(super) fn with_blocks(messages: &[Message], blocks: &[Block]) -> Option<Vec<Message>> {
     let mut messages = messages.to_vec();
     for block in blocks {
@@ -167,7 +166,7 @@ mod tests {
         assert_eq!(with(&[block(1, "Notes")]), at(&shown("Notes"), &user));
         let both = [block(1, "Notes"), block(3, "More")];
         assert_eq!(with(&both), at(&shown("Notes"), &shown("More")));
-        // The client left something out, so the place is another.
+        // The client dropped a message, so the recorded place is wrong.
         assert_eq!(with(&[block(2, "Notes")]), at(&shown("Notes"), &user));
         assert_eq!(with_blocks(&[system.clone()], &[block(0, "Notes")]), None);
         assert_eq!(with(&[]), talk);

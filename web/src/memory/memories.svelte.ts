@@ -10,7 +10,7 @@ const PAGE = 50
 const PAGE_MAX = 200
 /** Pages looked through: there are at most 10,000 memories, of which the last page says that there are no more. */
 const PAGES_MAX = 51
-/** Characters of the largest file that is sent: all that is kept, and twice as much. */
+/** Characters of the largest file that is sent: twice the 10,000 × 500 that one can have. */
 export const FILE_CHARS_MAX = 10_000_000
 
 export const CHARS_MAX = 500
@@ -69,7 +69,7 @@ export class MemoryList {
 
   /** Adds the entries of a Markdown file; what became of them. */
   async bring(markdown: string): Promise<MemoriesImported> {
-    if (markdown.length > FILE_CHARS_MAX) throw new Error('The file is too large to be a list of memories.')
+    if (markdown.length > FILE_CHARS_MAX) throw new Error('The file is larger than all memories that one can have; bring it in parts.')
     const brought = await inPageWords(() => call<MemoriesImported>('POST', '/v1/memories/import', { body: { markdown } }))
     await this.load()
     return brought
@@ -121,7 +121,7 @@ export const memoryFile = async (): Promise<string> => (await send('GET', '/v1/m
 /** What became of a file's entries, in a sentence or two. */
 export function broughtWords({ added, same, refused, reasons }: MemoriesImported): string {
   const parts = [`${plural(added, 'new memory', 'new memories')} from the file`]
-  if (same > 0) parts.push(`${same} there already`)
+  if (same > 0) parts.push(`${same} already known`)
   if (refused > 0) parts.push(`${refused} left out`)
   const why = reasons.slice(0, 3).map(({ line, reason }) => `Line ${line}: ${reason}.`)
   return [`${parts.join(', ')}.`, ...why].join(' ')

@@ -157,7 +157,7 @@ it('what a file brings is listed, and one that is too large is not sent', async 
   expect(await list.bring('I own a boat.')).toMatchObject({ added: 1 })
   expect(list.rows[0]?.text).toBe('I own a boat.')
   asked = []
-  await expect(list.bring('x'.repeat(FILE_CHARS_MAX + 1))).rejects.toThrow('too large')
+  await expect(list.bring('x'.repeat(FILE_CHARS_MAX + 1))).rejects.toThrow('bring it in parts')
   expect(asked).toEqual([])
 })
 
@@ -165,6 +165,6 @@ it('what became of a file is said in words', () => {
   const none = { object: 'memories.imported', same: 0, refused: 0, reasons: [] }
   expect(broughtWords({ ...none, added: 1 })).toBe('1 new memory from the file.')
   const reasons = [{ line: 4, reason: 'a memory has at most 500 characters' }]
-  const words = '2 new memories from the file, 3 there already, 1 left out. Line 4: a memory has at most 500 characters.'
+  const words = '2 new memories from the file, 3 already known, 1 left out. Line 4: a memory has at most 500 characters.'
   expect(broughtWords({ ...none, added: 2, same: 3, refused: 1, reasons })).toBe(words)
 })

@@ -3,7 +3,7 @@
 //!
 //! A person complains once about an answer, in words of the phrase bank, and leaves. What the person asks in new
 //! conversations is checked as in `learn`: against the model that is told in every question, and against the model that
-//! is not. Then the same among 200 facts that have nothing to do with it. Facts are made up from words of no question.
+//! is not. Then the same among 200 facts that have nothing to do with it. The 200 facts use words that no question contains.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ const HEAD: [&str; 8] = [
     "as wished",
     "of told",
     "among 200 facts",
-    "of told",
+    "of told, among",
 ];
 
 /// What became of one preference.
@@ -63,11 +63,11 @@ struct Wish {
     among: Vec<bool>,
 }
 
-/// Facts that people state one after the other, from hands that did not see the rules.
+/// Facts that people state one after the other, written by people who had not seen the rules.
 #[derive(Deserialize)]
 struct Stated {
     updated: Vec<Updated>,
-    together: Vec<Together>,
+    together: Vec<Compatible>,
 }
 
 /// Each makes the one before untrue.
@@ -81,7 +81,7 @@ struct Updated {
 
 /// Both hold.
 #[derive(Deserialize)]
-struct Together {
+struct Compatible {
     one: String,
     other: String,
 }
@@ -273,7 +273,7 @@ async fn import(wire: &Wire, user: &str, facts: std::ops::Range<usize>) -> Resul
     let reply = wire.post("/v1/memories/import", &body).await?;
     match reply["added"].as_u64() {
         Some(added) if added == wanted => Ok(()),
-        _ => Err(format!("{wanted} facts were to be kept: {reply}")),
+        _ => Err(format!("not all of {wanted} facts were imported: {reply}")),
     }
 }
 
@@ -302,7 +302,7 @@ fn prompt_tokens(reply: &Value) -> f64 {
     reply["usage"]["prompt_tokens"].as_f64().unwrap_or_default()
 }
 
-/// Whole time of an answer of one token beside few and beside many memories, in turn.
+/// Latency of an answer of one token beside few and beside many memories, in turn.
 async fn cost(url: &str, questions: &[String]) -> Result<Cost, String> {
     let wire = Wire::new(url)?;
     let model = wire.models().await?["data"][0]["id"].clone();
@@ -310,7 +310,7 @@ async fn cost(url: &str, questions: &[String]) -> Result<Cost, String> {
     import(&wire, "many", 0..MANY).await?;
     let (mut few, mut many, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..TIMED {
-        // One fact has a word in common with it, among few and among many.
+        // Every fact shares a word with it; those about the thing share two.
         let asked = &questions[number % questions.len()];
         let question = format!(
             "{asked} And where is {} number {number}?",
