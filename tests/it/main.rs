@@ -38,5 +38,6 @@ mod schemas;
 mod sim;
 mod snapshots;
 mod tidy;
+mod trajectories;
 mod trials;
 mod versions;

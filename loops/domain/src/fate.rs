@@ -79,6 +79,8 @@ reasons! {
     QueueDropped = "queue_dropped", "newer turns filled the ready queue (drop oldest)";
     /// The method needs a hint or a correction.
     NoLesson = "no_lesson", "the training method learns from hints or corrections only, and it had neither";
+    /// It came from outside, and only imitation learns from that.
+    NoLogprobs = "no_logprobs", "it came from outside without log-probs, which only imitation learns from: the training method does not imitate, or it was not good";
     /// The tokens do not fit a training row.
     TooLong = "too_long", "prompt and completion are longer than a training row";
     /// Kept to compare candidates on.

@@ -23,6 +23,8 @@ pub enum Origin {
     Gate,
     /// A rollout made for training.
     Rollout,
+    /// Nobody here: a client brought it as it was said elsewhere.
+    Outside,
 }
 
 /// Whether a turn may train.
@@ -237,6 +239,23 @@ impl Completion {
         })
     }
 
+    /// Tokens that nothing here sampled: they have no log-probs.
+    pub fn given(tokens: Vec<Token>, stop: StopReason) -> Self {
+        Self {
+            kept: vec![None; tokens.len()],
+            tokens,
+            behavior_logprobs: Vec::new(),
+            raw_logprobs: Vec::new(),
+            experts: Vec::new(),
+            stop,
+        }
+    }
+
+    /// Whether its tokens have log-probs, so that a policy gradient can learn from them.
+    pub fn has_logprobs(&self) -> bool {
+        self.behavior_logprobs.len() == self.tokens.len()
+    }
+
     /// With the experts that a model of experts used where it predicted each token, the same
     /// number for every token, in the order that the model records them. None for other models.
     pub fn with_experts(self, experts: Vec<u16>) -> Result<Self, CompletionError> {
@@ -253,12 +272,12 @@ impl Completion {
         &self.tokens
     }
 
-    /// Log-prob of each token under the distribution it was sampled from.
+    /// Log-prob of each token under the distribution it was sampled from; empty where nothing here sampled them.
     pub fn behavior_logprobs(&self) -> &[f32] {
         &self.behavior_logprobs
     }
 
-    /// Log-prob of each token at temperature 1 with nothing cut.
+    /// Log-prob of each token at temperature 1 with nothing cut; likewise.
     pub fn raw_logprobs(&self) -> &[f32] {
         &self.raw_logprobs
     }
@@ -475,6 +494,15 @@ mod tests {
             build(vec![0.5, -1.0], 2),
             Err(CompletionError::BadLogprob { index: 0 })
         );
+    }
+
+    #[test]
+    fn what_nothing_here_sampled_has_no_logprobs() {
+        let given = Completion::given(vec![1, 2], StopReason::EndToken);
+        assert!(!given.has_logprobs() && given.behavior_logprobs().is_empty());
+        assert_eq!((given.len(), given.kept().len()), (2, 2));
+        let none = Completion::given(Vec::new(), StopReason::EndToken);
+        assert!(none.has_logprobs(), "of no token all are known");
     }
 
     #[test]

@@ -51,6 +51,15 @@ impl Method {
         }
     }
 
+    /// What it uses of a turn with this score that came from outside, without log-probs: what was good is imitated.
+    pub fn uses_given(self, score: f32) -> Uses {
+        Uses {
+            score: false,
+            hint: false,
+            correction: score > 0.0 && self.uses(false, true).correction,
+        }
+    }
+
     /// Whether it learns from second tries.
     pub fn retells(self) -> bool {
         self == Self::RltfSd
@@ -345,6 +354,19 @@ mod tests {
             let uses = method.uses(hint, correction);
             assert_eq!([uses.score, uses.hint, uses.correction], used, "{method:?}");
             assert_eq!(uses.any(), used.contains(&true));
+        }
+        // What came from outside is imitated where it was good.
+        for (method, score, imitated) in [
+            (Combined, 0.5, true),
+            (Supervised, 0.5, true),
+            (Supervised, 0.0, false),
+            (BinaryReward, 1.0, false),
+        ] {
+            let uses = method.uses_given(score);
+            assert_eq!(
+                [uses.score, uses.hint, uses.correction],
+                [false, false, imitated]
+            );
         }
     }
 

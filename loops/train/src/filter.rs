@@ -55,11 +55,17 @@ fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
     if !material.score.is_finite() {
         return Some(Reason::Abstained);
     }
-    let uses = accepts
-        .method
-        .uses(material.hint.is_some(), material.correction.is_some());
-    if !uses.any() {
-        return Some(Reason::NoLesson);
+    let is_given = !turn.completion.has_logprobs();
+    let uses = match is_given {
+        true => accepts.method.uses_given(material.score),
+        false => accepts
+            .method
+            .uses(material.hint.is_some(), material.correction.is_some()),
+    };
+    match (uses.any(), is_given) {
+        (true, _) => {}
+        (false, true) => return Some(Reason::NoLogprobs),
+        (false, false) => return Some(Reason::NoLesson),
     }
     if turn.prompt_tokens.len() + turn.completion.len() > accepts.row_tokens_max {
         return Some(Reason::TooLong);
@@ -72,7 +78,7 @@ fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use hone_domain::Sampling;
+    use hone_domain::{Completion, Sampling, StopReason};
 
     use super::*;
     use crate::testing::{material, turn};
@@ -117,6 +123,16 @@ mod tests {
             let got = filtered.left_out.first().map(|(_, reason)| *reason);
             assert_eq!(got, *expected);
             assert_eq!(filtered.good.len(), usize::from(expected.is_none()));
+        }
+        let given = |score, method| {
+            let mut given = material(turn(1, &[1, 2, 3], &[4, 5]), score);
+            given.turn.completion = Completion::given(vec![4, 5], StopReason::EndToken);
+            let filtered = filter(vec![given], Accepts { method, ..accepts });
+            filtered.left_out.first().map(|(_, reason)| *reason)
+        };
+        assert_eq!(given(1.0, Method::Combined), None);
+        for (score, method) in [(-1.0, Method::Combined), (1.0, Method::BinaryReward)] {
+            assert_eq!(given(score, method), Some(Reason::NoLogprobs));
         }
         let method = Method::Distillation;
         let filtered = filter(vec![base()], Accepts { method, ..accepts });

@@ -12,7 +12,7 @@ use hone_runtime::{Event, LoopState, Notification};
 use crate::candidate::Candidate;
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::credit::{CreditRule, Method, Scored, credit};
+use crate::credit::{CreditRule, Method, Scored, Uses, credit};
 use crate::event::{Claimed, ClaimedBatch, Effect, PublishOutcome, Report};
 use crate::gate::{self, Outcome};
 use crate::job::{Doing, Job};
@@ -186,9 +186,9 @@ impl Train {
             window_turns: self.config.baseline_window_turns,
             prior_turns: self.config.baseline_prior_turns,
         };
-        let scored: Vec<Scored> = batch
-            .materials
-            .iter()
+        // What came from outside has no log-probs: it is no part of the gradient and of its baseline.
+        let sampled = || batch.materials.iter().filter(|m| is_sampled(m));
+        let scored: Vec<Scored> = sampled()
             .map(|m| Scored {
                 score: m.score.clamp(-1.0, 1.0),
                 group: m.turn.group,
@@ -196,14 +196,12 @@ impl Train {
             .collect();
         let credited = credit(rule, scope.memory.history, &scored);
         let method = self.config.method;
-        let uses = |m: &SampleMaterial| method.uses(m.hint.is_some(), m.correction.is_some());
+        let uses = |m: &SampleMaterial| uses(method, m);
         // What a rehearsed hint says in whole answers, a score against every token can only blur.
         let form = self.config.learner.hint_form;
         let rehearses = matches!(form, DistillForm::Rehearsed | DistillForm::Context);
         let by_score = |m: &SampleMaterial| uses(m).score && !(rehearses && uses(m).hint);
-        let turns: Vec<CreditedTurn> = batch
-            .materials
-            .iter()
+        let turns: Vec<CreditedTurn> = sampled()
             .zip(&credited.advantages)
             .map(|(m, advantage)| CreditedTurn {
                 transition: m.claim.transition,
@@ -523,8 +521,31 @@ impl Train {
     }
 }
 
+/// Whether something here sampled it.
+fn is_sampled(material: &SampleMaterial) -> bool {
+    material.turn.completion.has_logprobs()
+}
+
+/// What a method uses of a turn.
+fn uses(method: Method, material: &SampleMaterial) -> Uses {
+    match is_sampled(material) {
+        true => method.uses(material.hint.is_some(), material.correction.is_some()),
+        false => method.uses_given(material.score),
+    }
+}
+
 /// What a turn's words teach.
 fn lesson(method: Method, material: &SampleMaterial) -> Option<Lesson> {
+    if !is_sampled(material) {
+        let text = &material.turn.completion_text;
+        return uses(method, material).any().then(|| Lesson {
+            transition: material.claim.transition,
+            turn: material.turn.clone(),
+            hint: None,
+            wish: None,
+            correction: Some(text.clone()),
+        });
+    }
     let words = Words {
         hint: material.hint.clone(),
         wish: material.wish.clone(),

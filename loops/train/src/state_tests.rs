@@ -202,6 +202,35 @@ fn lessons_go_along_and_a_method_may_leave_scores_out() {
 }
 
 #[test]
+fn what_came_from_outside_is_imitated_and_no_part_of_the_gradient() {
+    let mut bench = Bench::new();
+    bench.train.config.method = Method::Combined;
+    bench.train.config.baseline = Baseline::None;
+    bench.notify();
+    bench.look(vec![ready("a", 8, 0)]);
+    let mut materials = materials(&[1.0, -1.0]);
+    let turn = &mut materials[0].turn;
+    turn.completion = hone_domain::Completion::given(vec![2, 3], hone_domain::StopReason::EndToken);
+    let text = turn.completion_text.clone();
+    let Report::Claimed(Ok(Claimed::Batch(mut batch))) = bench.batch(&[], None) else {
+        panic!("a batch")
+    };
+    batch.materials = materials;
+    let claimed = Report::Claimed(Ok(Claimed::Batch(batch)));
+    let Some(Effect::Train(job)) = bench.report(claimed).pop() else {
+        panic!("it trains")
+    };
+    let [row] = &job.rows[..] else {
+        panic!("{} rows", job.rows.len())
+    };
+    assert_eq!(row.sample.parts()[0].advantages, [-1.0; 2]);
+    let [lesson] = &job.lessons[..] else {
+        panic!("{} lessons", job.lessons.len())
+    };
+    assert_eq!(lesson.correction, Some(text));
+}
+
+#[test]
 fn a_step_goes_from_claim_to_publish_and_reports_what_it_did() {
     let mut bench = Bench::new();
     let job = bench.job(&[1.0, -1.0]);

@@ -262,7 +262,7 @@ impl FeedbackRequest {
 }
 
 /// The mean of named rewards.
-fn mean_of(rewards: &BTreeMap<String, f64>) -> Result<f32, RequestError> {
+pub(crate) fn mean_of(rewards: &BTreeMap<String, f64>) -> Result<f32, RequestError> {
     let wrong = |why| Err(RequestError::invalid("rewards", why));
     if !(1..=REWARDS_MAX).contains(&rewards.len()) {
         return wrong(format!("rewards has 1 to {REWARDS_MAX} names"));

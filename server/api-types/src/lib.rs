@@ -30,6 +30,7 @@ mod schema;
 mod schema_size;
 pub mod session;
 pub mod tools;
+pub mod trajectories;
 pub mod under_way;
 pub mod wishes;
 

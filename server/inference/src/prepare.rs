@@ -143,11 +143,11 @@ impl Request {
     }
 
     /// Whose fair part of the work it takes.
-    fn counts_as(&self) -> &str {
+    pub(super) fn counts_as(&self) -> &str {
         self.keeper.as_ref().unwrap_or(&self.owner)
     }
 
-    fn wanted(&self, session: SessionId) -> Wanted {
+    pub(super) fn wanted(&self, session: SessionId) -> Wanted {
         Wanted {
             policy: self.policy.clone(),
             store: self.store,

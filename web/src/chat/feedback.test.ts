@@ -35,7 +35,7 @@ it('promises nothing where nothing is learned, or nobody knows', () => {
 })
 
 it('says after sending what the server says, as a sentence', () => {
-  const reply: FeedbackReply = { object: 'feedback', id: 'fb_1', turn_id: 'turn_1', outcome: 'stored', explanation: null }
+  const reply: FeedbackReply = { object: 'feedback', id: 'fb_1', turn_id: 'turn_1', session_id: null, reward: null, outcome: 'stored', explanation: null }
   expect(outcome(reply)).toBe('')
   const late = { ...reply, outcome: 'already_learned', explanation: 'a version has learned from this answer already' }
   expect(outcome(late)).toBe('A version has learned from this answer already.')

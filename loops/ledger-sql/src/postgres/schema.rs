@@ -26,6 +26,10 @@ static FILES: &[(&str, &str)] = &[
         "0028_session_rewards",
         include_str!("../../../../migrations/postgres/0028_session_rewards.sql"),
     ),
+    (
+        "0029_outside",
+        include_str!("../../../../migrations/postgres/0029_outside.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

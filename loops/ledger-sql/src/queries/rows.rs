@@ -212,6 +212,9 @@ pub(crate) fn completion(row: &Row) -> Result<Completion, Fault> {
         }
     };
     let (behavior, raw) = (logprobs("behavior_logprobs")?, logprobs("raw_logprobs")?);
+    if behavior.is_empty() && !tokens.is_empty() {
+        return Ok(Completion::given(tokens, named(row.try_get("stop")?)?));
+    }
     Ok(
         Completion::new(tokens, behavior, raw, kept, named(row.try_get("stop")?)?)?
             .with_experts(experts_from_bytes(row.try_get("experts")?)?)?,

@@ -41,6 +41,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0026_memory"
     "0027_retention"
     "0028_session_rewards"
+    "0029_outside"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -1,12 +1,12 @@
 //! Cases of recording.
 
 use hone_domain::{
-    Check, Completion, Fate, GroupId, Message, PendingTurn, PolicyVersion, Reason, Role, Sampling,
-    Stage, StopReason, ToolCall, Turn, TurnId, TurnKind, Verifier, VersionSpan,
+    Check, Completion, Fate, GroupId, Message, Origin, PendingTurn, PolicyVersion, Reason, Role,
+    Sampling, Stage, StopReason, ToolCall, Turn, TurnId, TurnKind, Verifier, VersionSpan,
 };
 use uuid::Uuid;
 
-use super::world::{ALL, World, ids};
+use super::world::{ALL, NOW, World, ids};
 use crate::WaitingTurn;
 
 const OPEN: Fate = Fate::Pending {
@@ -369,4 +369,32 @@ pub(super) async fn open_turns_come_in_pages(world: &World) {
         assert_eq!(found, expected[skipped..], "{newest} {limit}");
         assert_eq!(seen, found.len());
     }
+}
+
+pub(super) async fn what_came_from_outside_is_no_versions_answer(world: &World) {
+    let mut outside = world.turn();
+    outside.origin = Origin::Outside;
+    outside.completion = Completion::given(vec![7, 8], StopReason::EndToken);
+    outside.spans[0].end = 2;
+    let own = world.turn();
+    for turn in [&outside, &own] {
+        world.answered(turn).await;
+    }
+    let view = world.ledger.turn(outside.id).await.expect("read");
+    assert_eq!(view.expect("known").turn, outside);
+    for claimed in world.claim(ALL, NOW).await {
+        let score = if claimed.turn.id == own.id { 0.5 } else { -1.0 };
+        let verdict = world.verdict(claimed.claim, Some(score));
+        let done = world.ledger.record_verdict(claimed.claim, &verdict).await;
+        done.expect("a verdict is recorded");
+    }
+    let scores = world.ledger.scores_by_version(&world.scope()).await;
+    assert_eq!(scores.expect("read"), [(PolicyVersion(0), 0.5, 1)]);
+    // It is claimed for training like any other, and says that it has no log-probs.
+    let samples = world.claim_samples(&world.sample_claim()).await;
+    let sampled: Vec<_> = samples
+        .iter()
+        .map(|s| s.turn.completion.has_logprobs())
+        .collect();
+    assert_eq!(sampled, [false, true]);
 }

@@ -182,6 +182,7 @@ pub async fn run(make: impl AsyncFn() -> Arc<dyn Ledger>) {
         collect::turns_come_back_exactly,
         collect::shared_beginnings_do_not_mix,
         collect::recording_again_changes_nothing,
+        collect::what_came_from_outside_is_no_versions_answer,
         collect::a_repetition_replaces_what_was_cut,
         collect::what_cannot_train_is_settled_at_once,
         collect::a_next_state_settles_a_turn_once,

@@ -42,7 +42,7 @@ pub(crate) fn class_of(origin: Origin) -> u8 {
         Origin::User => 0,
         Origin::Judge => 1,
         Origin::Rollout => 2,
-        Origin::Gate => 3,
+        Origin::Gate | Origin::Outside => 3,
     }
 }
 

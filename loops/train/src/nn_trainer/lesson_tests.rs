@@ -73,6 +73,36 @@ async fn one_correction_is_known_after_one_batch() {
 }
 
 #[tokio::test]
+async fn what_came_from_outside_is_imitated_token_by_token() {
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let mut turn = sampled(&fixture, &parts, 1);
+    let stop = turn.completion.stop();
+    turn.completion = hone_domain::Completion::given(vec![14, 15, 16, 0], stop);
+    let mut config = config();
+    config.learner.lr = 1e-2;
+    config.learner.correction_steps_max = 40;
+    let trainer = NnTrainer::new(parts.clone(), &config).unwrap();
+    // Nothing else is in the batch.
+    let mut job = job(&[], None);
+    job.lessons = vec![Lesson {
+        transition: crate::testing::transition_of(&turn),
+        turn: turn.clone(),
+        hint: None,
+        wish: None,
+        correction: Some("words that are not looked at".to_owned()),
+    }];
+    let candidate = trainer.step(&job, &mut || false).unwrap();
+    assert_eq!(candidate.numbers["corrections"], 1.0);
+    assert_eq!(candidate.parity.tokens, 0);
+    let said = (turn.prompt_tokens.as_slice(), [14, 15, 16, 0].as_slice());
+    let before = mean(&logprobs(&parts, None, said));
+    let after = mean(&logprobs(&parts, Some(&adapter(&parts, &candidate)), said));
+    assert!(before < -1.5, "{before}");
+    assert!(after >= config.learner.correction_logprob, "{after}");
+}
+
+#[tokio::test]
 async fn the_hinted_model_is_followed_in_either_form() {
     let fixture = Fixture::new().await;
     let parts = parts(&fixture);

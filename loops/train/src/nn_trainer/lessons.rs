@@ -140,7 +140,18 @@ impl NnTrainer {
     }
 
     /// The correction behind the turn's own prompt, ended as the sampled completion was.
+    /// What came from outside is imitated token by token.
     fn correction(&self, lesson: &Lesson, words: &str) -> Option<TrainRow> {
+        if !lesson.turn.completion.has_logprobs() {
+            let tokens = [
+                &lesson.turn.prompt_tokens[..],
+                lesson.turn.completion.tokens(),
+            ]
+            .concat();
+            let start = lesson.turn.prompt_tokens.len();
+            let loss = (start..tokens.len()).map(TokenLoss::imitated).collect();
+            return self.fits(tokens.len()).then_some(TrainRow { tokens, loss });
+        }
         let said = self.parts.wording.encode(words.trim());
         let last = lesson.turn.completion.tokens().last();
         let ends = &self.parts.end_tokens;

@@ -280,7 +280,8 @@ fn tokens(
     turn: &Turn,
     advantages: Option<&[f64]>,
 ) -> Option<Vec<TokenReply>> {
-    if inference.backend.capabilities().base != turn.base {
+    // What came from outside has no log-probs to show.
+    if inference.backend.capabilities().base != turn.base || !turn.completion.has_logprobs() {
         return None;
     }
     let completion = &turn.completion;

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use hone_collect::{Input, Rewarding};
 use hone_domain::{Fate, Feedback, FeedbackId, Reason, SessionId, SessionReward, TurnId};
-use hone_ledger::FeedbackOutcome;
+use hone_ledger::{FeedbackOutcome, Rewarded};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -122,20 +122,7 @@ async fn about_session(
         received_ms: http.clock.now_ms(),
     };
     let id = reward.id;
-    let (reply, waiting) = oneshot::channel();
-    let rewarding = Rewarding {
-        reward: Box::new(reward),
-        credit: http.rules.lessons().credit,
-        reply,
-    };
-    let rewarded = stored(http, Input::Reward(rewarding), waiting).await?;
-    // Nobody learns whether somebody else has a session of that id.
-    let rewarded = rewarded.ok_or_else(|| {
-        ApiError::NotFound(format!(
-            "no session {} of yours is known",
-            session.prefixed()
-        ))
-    })?;
+    let rewarded = reward_session(http, reward).await?;
     let left_out = rewarded.missed.iter().map(|(why, turns)| LeftOut {
         reason: why.as_str(),
         turns: *turns,
@@ -155,6 +142,28 @@ async fn about_session(
             false => "stored",
         },
         explanation: None,
+    })
+}
+
+/// Gives a session its reward.
+pub(super) async fn reward_session(
+    http: &Http,
+    reward: SessionReward,
+) -> Result<Rewarded, ApiError> {
+    let session = reward.session;
+    let (reply, waiting) = oneshot::channel();
+    let rewarding = Rewarding {
+        reward: Box::new(reward),
+        credit: http.rules.lessons().credit,
+        reply,
+    };
+    let rewarded = stored(http, Input::Reward(rewarding), waiting).await?;
+    // Nobody learns whether somebody else has a session of that id.
+    rewarded.ok_or_else(|| {
+        ApiError::NotFound(format!(
+            "no session {} of yours is known",
+            session.prefixed()
+        ))
     })
 }
 
@@ -199,7 +208,7 @@ async fn unheard(http: &Http, turn: TurnId) -> Option<&'static str> {
     (view.fate == settled).then_some(NOT_ALLOWED)
 }
 
-fn unavailable(code: &'static str, message: &str) -> ApiError {
+pub(super) fn unavailable(code: &'static str, message: &str) -> ApiError {
     ApiError::Unavailable {
         code,
         message: message.to_owned(),

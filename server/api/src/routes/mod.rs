@@ -28,6 +28,7 @@ pub mod stored_responses;
 mod talk;
 pub mod teams;
 pub mod tokens;
+pub mod trajectories;
 pub mod turns;
 pub mod users;
 pub mod versions;
@@ -74,6 +75,7 @@ fn learning(routes: Routes) -> Routes {
     let feedback = User.with(Answer).for_agents(Own);
     routes
         .add(feedback, routes!(feedback::feedback))
+        .add(feedback, routes!(trajectories::add_trajectory))
         .add(own, routes!(sessions::list_sessions))
         .add(own, routes!(sessions::get_session))
         .add(own, routes!(sessions::list_turns))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use hone_domain::{
-    Fate, Feedback, HintChoice, NextItem, ParsedOutput, Sampling, Signal, Stage, StopReason,
-    TurnId, TurnKind, Vote,
+    Fate, Feedback, HintChoice, NextItem, Origin, ParsedOutput, Sampling, Signal, Stage,
+    StopReason, TurnId, TurnKind, Vote,
 };
 use hone_ledger::{Extent, TurnView};
 use serde::Serialize;
@@ -144,7 +144,10 @@ pub struct TurnReply {
     /// `main` or `side`.
     #[schema(value_type = String)]
     pub kind: TurnKind,
-    /// The version that sampled it.
+    /// `user`, or `outside` where it came by `POST /v1/trajectories`.
+    #[schema(value_type = String)]
+    pub origin: Origin,
+    /// The version that sampled it; of a turn from outside the one that was served when it came.
     pub policy_version: u64,
     /// Content hash of that version's adapter; null for the base model.
     pub policy_digest: Option<String>,
@@ -208,6 +211,7 @@ impl TurnReply {
             parent_id: turn.parent.map(TurnId::prefixed),
             choice_index: turn.choice_index,
             kind: turn.kind,
+            origin: turn.origin,
             policy_version: version.0,
             policy_digest: turn.digest.map(hone_domain::Digest::to_hex),
             base_digest: turn.base.to_hex(),

@@ -240,6 +240,7 @@ fn every_route_that_decides_is_an_act() {
         "/v1/messages/count_tokens",
         "/v1/embeddings",
         "/v1/feedback",
+        "/v1/trajectories",
         "/mcp",
         "/tokenize",
         "/detokenize",

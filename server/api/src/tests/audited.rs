@@ -26,6 +26,7 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/tokenize", None),
     ("POST", "/detokenize", None),
     ("POST", "/v1/feedback", None),
+    ("POST", "/v1/trajectories", None),
     // A message; what its tools change leaves the acts of the routes that do the same.
     ("POST", "/mcp", None),
     (

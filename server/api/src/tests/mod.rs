@@ -27,6 +27,7 @@ mod rewards;
 mod rights;
 mod sessions;
 mod tools;
+mod trajectories;
 mod trials;
 mod versions;
 mod waiting;

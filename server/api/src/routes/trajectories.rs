@@ -1,0 +1,258 @@
+//! `POST /v1/trajectories`: conversations that were had elsewhere, to be learned from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use hone_collect::{Input, Observed};
+use hone_domain::{
+    Collect, Digest, Message, NextState, PolicyChoice, Receipt, Role, SessionReward, Turn,
+};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::Reply;
+use super::auth::strict;
+use super::feedback::{reward_session, unavailable};
+use super::talk::{Talk, Wanted, serving};
+use crate::Http;
+use crate::error::{ApiError, ErrorBody};
+use crate::request_context::RequestContext;
+use hone_api_types::content::Reader;
+use hone_api_types::formats::ShapeFields;
+use hone_api_types::messages::parse_messages;
+use hone_api_types::session::SessionFields;
+use hone_api_types::tools::Offer;
+use hone_api_types::trajectories::{MessageLeftOut, TrajectoryReply, TrajectoryRequest};
+use hone_inference::Outside;
+
+/// Under which name the digest of a trajectory stands in the metadata of its turns.
+const SHA256: &str = "trajectory_sha256";
+
+/// Takes a conversation that was had elsewhere: each assistant message becomes a turn of a new session.
+#[utoipa::path(
+    post,
+    path = "/v1/trajectories",
+    request_body = TrajectoryRequest,
+    responses(
+        (status = 200, description = "It is on disk, or the reply says why not", body = TrajectoryReply),
+        (status = 409, description = "Another trajectory has that id", body = ErrorBody),
+        (status = 503, description = "It could not be stored", body = ErrorBody),
+    )
+)]
+pub async fn add_trajectory(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    request: Request,
+) -> Reply<TrajectoryReply> {
+    let body: TrajectoryRequest = strict(&http, request).await?;
+    let score = body.reward()?;
+    let (messages, outside) = turns(&http, &context, &body).await?;
+    let digest = digest_of(&body)?;
+    refuse_another(&http, &outside, &digest).await?;
+    let mut reply = TrajectoryReply {
+        object: "trajectory",
+        id: body.id.clone(),
+        session_id: outside.session.prefixed(),
+        turn_ids: outside
+            .turns
+            .iter()
+            .map(|turn| turn.id.prefixed())
+            .collect(),
+        left_out: outside
+            .unusable
+            .iter()
+            .map(|(message, why)| MessageLeftOut {
+                message: *message,
+                reason: why.as_str(),
+            })
+            .collect(),
+        collected: !outside.turns.is_empty(),
+        reason: None,
+        explanation: None,
+    };
+    let refused = match outside.collect {
+        Collect::No(reason) => Some(reason),
+        Collect::Yes => match store(&http, outside.turns.clone()).await? {
+            Receipt::NotCollected(reason) => Some(reason),
+            Receipt::Collected | Receipt::Spooled => None,
+        },
+    };
+    if let Some(reason) = refused {
+        reply.collected = false;
+        (reply.reason, reply.explanation) = (Some(reason.as_str()), Some(reason.explain()));
+        return Ok(Json(reply));
+    }
+    match score {
+        _ if outside.turns.is_empty() => {}
+        None => go_on(&http, &messages, &outside),
+        Some(score) => {
+            let reward = SessionReward {
+                id: hone_domain::FeedbackId(http.ids.next()),
+                session: outside.session,
+                owner: context.caller.owner,
+                client_id: body.id,
+                score,
+                parts: body.rewards.unwrap_or_default(),
+                received_ms: http.clock.now_ms(),
+            };
+            reward_session(&http, reward).await?;
+        }
+    }
+    Ok(Json(reply))
+}
+
+/// The messages, and what becomes of them.
+async fn turns(
+    http: &Arc<Http>,
+    context: &RequestContext,
+    body: &TrajectoryRequest,
+) -> Result<(Vec<Message>, Outside), ApiError> {
+    let inference = serving(http)?;
+    let most = http.config.messages_max;
+    let messages = parse_messages(&body.messages, most, &mut Reader::default())?;
+    if !messages
+        .iter()
+        .any(|message| message.role == Role::Assistant)
+    {
+        return Err(ApiError::invalid(
+            "messages",
+            "a trajectory has at least one message of the assistant",
+        ));
+    }
+    let fields = SessionFields {
+        user: body.user.clone(),
+        ..SessionFields::default()
+    };
+    let wish = fields.resolve(&HeaderMap::new(), &http.binding)?;
+    let tools = body.tools.as_deref().unwrap_or_default();
+    let talk = Talk {
+        messages: messages.clone(),
+        wanted: Wanted {
+            form: ShapeFields::default(),
+            offer: Offer::of(tools, None, None)?,
+            ignore_end: false,
+        },
+        sampling: inference.language.defaults(),
+        stops: Vec::new(),
+        max_tokens: None,
+        n: 1,
+        template: serde_json::Map::new(),
+        prediction: None,
+        prompt_logprobs: None,
+    };
+    let mut request = talk
+        .plan(inference, PolicyChoice::Newest, wish, context)
+        .await?;
+    // Whatever its words, it is a conversation.
+    request.kind = Some(hone_domain::TurnKind::Main);
+    request.metadata = metadata(body)?;
+    let name = body.id.as_ref().map(|id| {
+        let mut hash = Sha256::new();
+        for part in ["trajectory", request.scope.as_str(), id] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        Digest(hash.finalize().into())
+    });
+    Ok((messages, inference.outside(request, name).await?))
+}
+
+/// What tells a trajectory from another one.
+fn digest_of(body: &TrajectoryRequest) -> Result<String, ApiError> {
+    let written = serde_json::to_vec(body);
+    let written = written.map_err(|error| ApiError::invalid("body", error.to_string()))?;
+    Ok(Digest(Sha256::digest(written).into()).to_hex())
+}
+
+fn metadata(body: &TrajectoryRequest) -> Result<BTreeMap<String, String>, ApiError> {
+    let labels = [
+        ("trajectory_id", &body.id),
+        ("group_id", &body.group_id),
+        ("session_id", &body.session_id),
+    ];
+    let labels = labels.into_iter();
+    let labels = labels.filter_map(|(name, label)| Some((name.to_owned(), label.clone()?)));
+    let mut metadata: BTreeMap<_, _> = labels.collect();
+    metadata.insert(SHA256.to_owned(), digest_of(body)?);
+    Ok(metadata)
+}
+
+/// Refuses a trajectory whose id another one has.
+async fn refuse_another(http: &Http, outside: &Outside, digest: &str) -> Result<(), ApiError> {
+    let session = http.ledger.session(outside.session, None, 1).await?;
+    let Some(newest) = session.and_then(|session| session.turns.rows.into_iter().next()) else {
+        return Ok(());
+    };
+    let turn = http.ledger.turn(newest.id).await?;
+    let known = turn
+        .as_ref()
+        .and_then(|view| view.turn.admission.metadata.get(SHA256));
+    match known.is_none_or(|known| known == digest) {
+        true => Ok(()),
+        false => Err(ApiError::Conflict {
+            code: "trajectory_exists",
+            message: "another trajectory was stored under this id; choose another".to_owned(),
+        }),
+    }
+}
+
+/// Hands turns to the recorder; the first receipt that is not good, where there is one.
+async fn store(http: &Http, turns: Vec<Turn>) -> Result<Receipt, ApiError> {
+    let Some(collect) = &http.collect else {
+        return Err(unavailable(
+            "no_collector",
+            "the collect loop does not run in this process",
+        ));
+    };
+    let mut waiting = Vec::with_capacity(turns.len());
+    for turn in turns {
+        let (receipt, signed) = oneshot::channel();
+        let turn = Box::new(turn);
+        if collect.send(Input::Turn { turn, receipt }).is_err() {
+            return Err(unavailable("queue_full", "the recorder is busy; try again"));
+        }
+        waiting.push(signed);
+    }
+    let all = async {
+        for signed in waiting {
+            match signed.await {
+                Ok(Receipt::Collected | Receipt::Spooled) => {}
+                Ok(receipt) => return Some(receipt),
+                Err(_) => return None,
+            }
+        }
+        Some(Receipt::Collected)
+    };
+    let wait = Duration::from_millis(http.config.feedback_timeout_ms);
+    timeout(wait, all).await.ok().flatten().ok_or_else(|| {
+        unavailable(
+            "feedback_timeout",
+            "the trajectory was not stored in time; send it again with the same id",
+        )
+    })
+}
+
+/// Without a reward its turns are judged by what followed them.
+fn go_on(http: &Http, messages: &[Message], outside: &Outside) {
+    let Some(collect) = &http.collect else { return };
+    for pair in outside.turns.windows(2) {
+        let (turn, next) = (&pair[0], &pair[1]);
+        let between = turn.messages.len() + 1..next.messages.len();
+        let observed = Observed {
+            parent: turn.id,
+            session: turn.session,
+            scope: turn.scope.clone(),
+            next_state: NextState::from_messages(messages.get(between).unwrap_or_default()),
+            next_turn: Some(next.id),
+            at_ms: next.started_ms,
+        };
+        // What is lost here ends with its session.
+        let _dropped = collect.send(Input::Next(observed)).is_err();
+    }
+    let _dropped = collect.send(Input::SessionDone(outside.session)).is_err();
+}

@@ -1,0 +1,108 @@
+//! Conversations that were had elsewhere: recorded as turns, paid by their reward, imitated.
+
+use hone_tests::{TestApp, broken_laws, temporary};
+use serde_json::{Value, json};
+
+const PATH: &str = "/v1/trajectories";
+
+fn body() -> Value {
+    let call = json!({"name": "weather", "arguments": "{\"city\": \"Rome\"}"});
+    json!({
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "What is the weather in Rome?"},
+            {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "c1", "type": "function", "function": call},
+            ]},
+            {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+            {"role": "assistant", "content": "It is sunny."},
+        ],
+        "rewards": {"tests": 1.0, "style": 0.5},
+        "id": "run-1",
+        "group_id": "weather",
+    })
+}
+
+async fn turn(app: &TestApp, id: &Value) -> Value {
+    let path = format!("/v1/turns/{}", id.as_str().unwrap());
+    let ended = app.until(&path, |turn| turn["fate"]["state"] != "pending");
+    ended.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trajectory_is_stored_once_paid_and_imitated() {
+    let (_guard, data) = temporary().unwrap();
+    let changes = [("train.gate.held_out_share", 0.5.into())];
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let told = app.post(PATH, body()).await.unwrap();
+    assert_eq!(told["collected"], true, "{told}");
+    assert_eq!(told["left_out"], json!([]), "{told}");
+    let ids = told["turn_ids"].as_array().unwrap().clone();
+    assert_eq!(ids.len(), 2);
+    // The same again is the same; another one under its id is refused.
+    assert_eq!(app.post(PATH, body()).await.unwrap(), told);
+    let mut other = body();
+    other["messages"][4]["content"] = "It rains.".into();
+    let (status, error) = app.try_post(PATH, other).await.unwrap();
+    assert_eq!(
+        (status, &error["error"]["code"]),
+        (409, &json!("trajectory_exists"))
+    );
+
+    let path = format!("/v1/sessions/{}", told["session_id"].as_str().unwrap());
+    let session = app.get(&path).await.unwrap();
+    assert_eq!(session["turns_total"], 2);
+    assert_eq!(session["rewards"].as_array().unwrap().len(), 1);
+    assert_eq!(session["rewards"][0]["rewards"], body()["rewards"]);
+    for (id, content) in ids.iter().zip(["", "It is sunny."]) {
+        let turn = turn(&app, id).await;
+        assert_eq!(
+            (&turn["origin"], &turn["content"]),
+            (&json!("outside"), &json!(content))
+        );
+        assert_eq!(turn["verdict"]["score"], 0.75, "{turn}");
+        assert_eq!(turn["metadata"]["group_id"], "weather");
+        let fate = &turn["fate"];
+        // None is held out: it is nobody's answer here.
+        assert!(
+            fate["state"] == "trained" || fate["reason"] == "gate_rejected",
+            "{fate}"
+        );
+    }
+    let calls = &session["turns"][0]["tool_calls"];
+    assert_eq!(calls[0]["function"]["name"], "weather", "{session}");
+    // It is no answer of any version.
+    let improvement = app.get("/v1/improvement").await.unwrap();
+    assert_eq!(improvement["per_version"], json!([]), "{improvement}");
+    app.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_method_cannot_use_of_it_has_its_reason_and_it_is_erased() {
+    let (_guard, data) = temporary().unwrap();
+    let changes = [("train.method", "binary_reward".into())];
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let told = app.post(PATH, body()).await.unwrap();
+    for id in told["turn_ids"].as_array().unwrap() {
+        let turn = turn(&app, id).await;
+        assert_eq!(turn["fate"]["reason"], "no_logprobs", "{turn}");
+    }
+    // Without a reward what followed a message judges it, and the last one ends with the session.
+    let mut unpaid = body();
+    unpaid["rewards"] = Value::Null;
+    unpaid["id"] = "run-2".into();
+    let told = app.post(PATH, unpaid).await.unwrap();
+    let last = turn(&app, &told["turn_ids"][1]).await;
+    assert_eq!(last["fate"]["reason"], "no_next_state", "{last}");
+    let first = turn(&app, &told["turn_ids"][0]).await;
+    assert_eq!(first["next_state"][0]["text"], "sunny", "{first}");
+    let session = told["session_id"].clone();
+    app.post("/v1/forget", json!({"session_id": session}))
+        .await
+        .unwrap();
+    let path = format!("/v1/sessions/{}", session.as_str().unwrap());
+    assert!(app.get(&path).await.is_err());
+    app.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), [""; 0]);
+}
