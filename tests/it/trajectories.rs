@@ -106,3 +106,44 @@ async fn what_a_method_cannot_use_of_it_has_its_reason_and_it_is_erased() {
     app.stop().await.unwrap();
     assert_eq!(broken_laws(&data).await.unwrap(), [""; 0]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_under_one_id_at_once_one_is_stored_and_a_retry_rewards_nothing_anew() {
+    let (_guard, data) = temporary().unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
+    let of_client = |client: usize| {
+        let mut body = body();
+        body["messages"][4]["content"] = format!("It is sunny for {client}.").into();
+        body
+    };
+    let sent = (0..4).map(|client| app.try_post(PATH, of_client(client)));
+    let replies = futures::future::join_all(sent).await;
+    let replies: Vec<(u16, Value)> = replies.into_iter().map(Result::unwrap).collect();
+    let stored: Vec<usize> = (0..4).filter(|client| replies[*client].0 == 200).collect();
+    assert_eq!(stored.len(), 1, "{replies:?}");
+    let refused = replies.iter().filter(|(status, _)| *status == 409).count();
+    assert_eq!(refused, 3, "{replies:?}");
+
+    // What a person says of the session afterwards is not undone by sending the trajectory again.
+    let told = &replies[stored[0]].1;
+    let session = told["session_id"].clone();
+    let bad = json!({"session_id": session, "score": -1});
+    app.post("/v1/feedback", bad).await.unwrap();
+    let again = app.post(PATH, of_client(stored[0])).await.unwrap();
+    assert_eq!(&again, told);
+    let path = format!("/v1/sessions/{}", session.as_str().unwrap());
+    let rewards = app.get(&path).await.unwrap()["rewards"].clone();
+    assert_eq!(rewards[1]["score"], -1.0, "{rewards}");
+    assert_eq!(rewards.as_array().unwrap().len(), 2, "{rewards}");
+
+    let mut long = body();
+    let pair = [
+        json!({"role": "user", "content": "q"}),
+        json!({"role": "assistant", "content": "a"}),
+    ];
+    long["messages"] = pair.iter().cycle().take(2 * 257).cloned().collect();
+    let (status, error) = app.try_post(PATH, long).await.unwrap();
+    assert_eq!(status, 400, "{error}");
+    app.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
+}

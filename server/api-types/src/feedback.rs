@@ -191,11 +191,14 @@ impl FeedbackRequest {
                 Ok(About::Session(session))
             }
             (turn, None) => {
-                let turn = turn.as_deref().and_then(parse_turn_id).ok_or_else(|| {
+                let Some(turn) = turn else {
+                    let why = "send turn_id (hone.turn_id of the reply), or session_id for a whole session";
+                    return Err(RequestError::invalid("turn_id", why));
+                };
+                let turn = parse_turn_id(turn).ok_or_else(|| {
                     RequestError::invalid(
                         "turn_id",
-                        "turn_id is not a turn's id; take hone.turn_id of the reply, or send \
-                         session_id for a whole session",
+                        "turn_id is not a turn's id; take hone.turn_id of the reply, or send session_id for a whole session",
                     )
                 })?;
                 match self.rewards {

@@ -44,7 +44,9 @@ pub fn read(file: &str) -> Vec<Entry> {
         if bare.starts_with("```") {
             in_code = !in_code;
         }
-        if in_code || bare.starts_with("```") || bare.is_empty() {
+        // Rules, marks of empty items and of tables.
+        let has_words = bare.contains(char::is_alphanumeric);
+        if in_code || bare.starts_with("```") || !has_words {
             is_open = false;
             continue;
         }
@@ -83,16 +85,15 @@ pub fn read(file: &str) -> Vec<Entry> {
 
 /// What stands behind the mark of a list's item.
 fn item(line: &str) -> Option<&str> {
-    let marked = ["- ", "* ", "+ ", "• "]
-        .iter()
-        .find_map(|mark| line.strip_prefix(mark));
+    let marked = ['-', '*', '+', '•'].iter().find_map(|mark| {
+        let behind = line.strip_prefix(*mark)?;
+        behind.starts_with([' ', '\t']).then_some(behind)
+    });
     let numbered = || {
         let behind = line.trim_start_matches(|c: char| c.is_ascii_digit());
         let has_number = behind.len() < line.len();
-        let behind = behind
-            .strip_prefix(". ")
-            .or_else(|| behind.strip_prefix(") "));
-        behind.filter(|_| has_number)
+        let text = behind.strip_prefix(['.', ')'])?;
+        (has_number && text.starts_with([' ', '\t'])).then_some(text)
     };
     marked.or_else(numbered).map(str::trim)
 }
@@ -153,10 +154,10 @@ mod tests {
     fn other_files_are_read_by_their_lists_or_lines() {
         let texts =
             |file: &str| -> Vec<String> { read(file).into_iter().map(|e| e.text).collect() };
-        let lists = "Notes of mine\n\n* one\n  goes on\n+ two\n1. three\n23) four\n• five\n\n```\n- code\n```\nend\n";
+        let lists = "Notes of mine\n\n-\n* * *\n|---|\n-\tzero\n* one\n  goes on\n+ two\n1. three\n23) four\n• five\n\n```\n- code\n```\nend\n";
         assert_eq!(
             texts(lists),
-            ["one goes on", "two", "three", "four", "five"]
+            ["zero", "one goes on", "two", "three", "four", "five"]
         );
         assert_eq!(
             texts("I am tall.\n\n# About\nI own 2. houses\n"),

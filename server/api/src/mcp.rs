@@ -121,15 +121,17 @@ fn tools() -> Vec<Tool> {
         .with_annotations(ToolAnnotations::new().destructive(true)),
         Tool::new(
             "feedback",
-            "Says how good an answer of this server was; it learns from that.",
+            "Says how good an answer of this server was, or a whole session; it learns from that. Give turn_id or session_id.",
             schema(
                 &json!({
                     "turn_id": {"type": "string", "description": "The answer's id, its hone.turn_id, or its header x-hone-turn-id"},
+                    "session_id": {"type": "string", "description": "The session: hone.session_id of a reply, or its header x-hone-session-id"},
+                    "rewards": {"type": "object", "additionalProperties": {"type": "number", "minimum": -1, "maximum": 1}, "description": "Of a session: what its reward is made of, by name"},
                     "score": {"type": "number", "minimum": -1, "maximum": 1, "description": "-1 is bad, 1 is good"},
                     "comment": {"type": "string", "description": "What the person said about it"},
                     "correction": {"type": "string", "description": "What the answer should have been"},
                 }),
-                &["turn_id"],
+                &[],
             ),
         )
         .with_annotations(adds),

@@ -99,7 +99,9 @@ pub fn kept_text(text: &str) -> Result<String, MemoryRefusal> {
     if let Some(secret) = Secret::find(text) {
         return Err(MemoryRefusal::Secret(secret));
     }
-    let visible = |c: &char| !c.is_control() || c.is_whitespace();
+    // Marks that are not seen can hide words or turn them around; joiners belong to words.
+    let is_mark = |c: &char| matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    let visible = |c: &char| (!c.is_control() || c.is_whitespace()) && !is_mark(c);
     let text: String = text.chars().filter(visible).collect();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.chars().count() {
@@ -144,6 +146,8 @@ mod tests {
             (&long, Ok(&*long)),
             ("", Err(MemoryRefusal::Empty)),
             (" \n\u{7} ", Err(MemoryRefusal::Empty)),
+            ("\u{200b}\u{feff}", Err(MemoryRefusal::Empty)),
+            ("I am \u{202e}tall", Ok("I am tall")),
             (&format!("{long}b"), Err(MemoryRefusal::TooLong)),
             (&"é ".repeat(1 << 20), Err(MemoryRefusal::TooLong)),
         ] {

@@ -472,6 +472,16 @@ async fn forget(
     let Some(number) = policies::find_scope(connection, scope).await? else {
         return Ok(0);
     };
+    if let Some(id) = id {
+        db::query(
+            "update memories set superseded_by = null
+             where scope_number = $1 and superseded_by = $2",
+        )
+        .bind(number)
+        .bind(&id.0.as_bytes()[..])
+        .execute(&mut *connection)
+        .await?;
+    }
     let which = match id {
         Some(_) => " and id = $2",
         None => "",

@@ -15,6 +15,7 @@ use hone_domain::{
 use hone_inference::Index;
 use hone_ledger::{Added, LedgerError, NewMemory};
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use super::Reply;
 use super::auth::{Made, strict};
@@ -155,6 +156,8 @@ pub(crate) async fn add(
         origin: MemoryOrigin::Said,
     };
     may_keep(http, context, &scope)?;
+    // A fact sees the one that was kept just before.
+    let _one_by_one = ADDING.lock().await;
     if new.kind == MemoryKind::Fact {
         new.replaces = http.remembered.of(&scope).replaced(&new.text);
     }
@@ -251,6 +254,8 @@ pub async fn import_memories(
     Ok(Json(imported.reply()))
 }
 
+/// Held while one memory is added.
+static ADDING: Mutex<()> = Mutex::const_new(());
 /// Memories that one transaction of an import adds.
 const IMPORT_AT_ONCE: usize = 200;
 /// Reasons that a reply names.

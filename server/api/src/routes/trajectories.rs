@@ -12,7 +12,7 @@ use hone_domain::{
     Collect, Digest, Message, NextState, PolicyChoice, Receipt, Role, SessionReward, Turn,
 };
 use sha2::{Digest as _, Sha256};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
 use super::Reply;
@@ -53,7 +53,12 @@ pub async fn add_trajectory(
     let score = body.reward()?;
     let (messages, outside) = turns(&http, &context, &body).await?;
     let digest = digest_of(&body)?;
-    refuse_another(&http, &outside, &digest).await?;
+    // Of two under one id that come at once, the second sees the first.
+    let _one_by_one = match body.id {
+        Some(_) => Some(NAMED.lock().await),
+        None => None,
+    };
+    let known = refuse_another(&http, &outside, &digest).await?;
     let mut reply = TrajectoryReply {
         object: "trajectory",
         id: body.id.clone(),
@@ -88,7 +93,13 @@ pub async fn add_trajectory(
         return Ok(Json(reply));
     }
     match score {
-        _ if outside.turns.is_empty() => {}
+        _ if outside.turns.is_empty() => {
+            reply.reason = Some("nothing_usable");
+            reply.explanation =
+                Some("no message of the assistant can be a turn; left_out says why");
+        }
+        // A retry does not undo what was said since.
+        Some(_) if known == Known::Rewarded => {}
         None => go_on(&http, &messages, &outside),
         Some(score) => {
             let reward = SessionReward {
@@ -106,6 +117,20 @@ pub async fn add_trajectory(
     Ok(Json(reply))
 }
 
+/// Held while a trajectory with an id is stored.
+static NAMED: Mutex<()> = Mutex::const_new(());
+/// Most messages of the assistant.
+const TURNS_MAX: usize = 256;
+
+/// What is stored of a trajectory already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// Nothing, or not all of it.
+    Partly,
+    /// Its turns and its reward.
+    Rewarded,
+}
+
 /// The messages, and what becomes of them.
 async fn turns(
     http: &Arc<Http>,
@@ -115,14 +140,14 @@ async fn turns(
     let inference = serving(http)?;
     let most = http.config.messages_max;
     let messages = parse_messages(&body.messages, most, &mut Reader::default())?;
-    if !messages
+    let answers = messages
         .iter()
-        .any(|message| message.role == Role::Assistant)
-    {
-        return Err(ApiError::invalid(
-            "messages",
-            "a trajectory has at least one message of the assistant",
-        ));
+        .filter(|message| message.role == Role::Assistant);
+    let answers = answers.count();
+    if !(1..=TURNS_MAX).contains(&answers) {
+        let why =
+            format!("a trajectory has 1 to {TURNS_MAX} messages of the assistant, not {answers}");
+        return Err(ApiError::invalid("messages", why));
     }
     let fields = SessionFields {
         user: body.user.clone(),
@@ -182,23 +207,33 @@ fn metadata(body: &TrajectoryRequest) -> Result<BTreeMap<String, String>, ApiErr
     Ok(metadata)
 }
 
-/// Refuses a trajectory whose id another one has.
-async fn refuse_another(http: &Http, outside: &Outside, digest: &str) -> Result<(), ApiError> {
-    let session = http.ledger.session(outside.session, None, 1).await?;
-    let Some(newest) = session.and_then(|session| session.turns.rows.into_iter().next()) else {
-        return Ok(());
+/// What is stored under a trajectory's id already; refuses one whose id another one has.
+async fn refuse_another(http: &Http, outside: &Outside, digest: &str) -> Result<Known, ApiError> {
+    let Some(session) = http.ledger.session(outside.session, None, 1).await? else {
+        return Ok(Known::Partly);
     };
+    let is_rewarded = !session.rewards.is_empty();
+    let Some(newest) = session.turns.rows.into_iter().next() else {
+        return Ok(Known::Partly);
+    };
+    let is_last = outside
+        .turns
+        .last()
+        .is_some_and(|turn| turn.id == newest.id);
     let turn = http.ledger.turn(newest.id).await?;
     let known = turn
         .as_ref()
         .and_then(|view| view.turn.admission.metadata.get(SHA256));
-    match known.is_none_or(|known| known == digest) {
-        true => Ok(()),
-        false => Err(ApiError::Conflict {
+    if known.is_some_and(|known| known != digest) {
+        return Err(ApiError::Conflict {
             code: "trajectory_exists",
             message: "another trajectory was stored under this id; choose another".to_owned(),
-        }),
+        });
     }
+    Ok(match is_rewarded && is_last {
+        true => Known::Rewarded,
+        false => Known::Partly,
+    })
 }
 
 /// Hands turns to the recorder; the first receipt that is not good, where there is one.

@@ -138,6 +138,11 @@ async fn what_cannot_be_done_is_told_to_the_model_that_asked_for_it() {
             json!({"turn_id": "nothing", "score": 1}),
             "turn_id",
         ),
+        (
+            "feedback",
+            json!({"session_id": "sess_01a1fc1b-b88e-71ef-aa3b-1a50645404e0", "rewards": {"tests": 1}}),
+            "session",
+        ),
     ] {
         let result = call(&stage, &key, name, arguments).await;
         assert_eq!(result["isError"], true, "{name}: {result}");
