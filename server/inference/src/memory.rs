@@ -160,7 +160,7 @@ mod tests {
         );
         let answer = Message::text(Role::Assistant, "Hello");
         let talk = [system.clone(), user.clone(), answer.clone(), user.clone()];
-        let shown = |text: &str| Message::text(Role::User, &format!("{text}\n\nHi"));
+        let shown = |text: &str| Message::text(Role::User, format!("{text}\n\nHi"));
         let with = |blocks: &[Block]| with_blocks(&talk, blocks).expect("a person's message");
         let at = |a: &Message, b: &Message| [system.clone(), a.clone(), answer.clone(), b.clone()];
         assert_eq!(with(&[block(1, "Notes")]), at(&shown("Notes"), &user));
@@ -168,7 +168,10 @@ mod tests {
         assert_eq!(with(&both), at(&shown("Notes"), &shown("More")));
         // The client dropped a message, so the recorded place is wrong.
         assert_eq!(with(&[block(2, "Notes")]), at(&shown("Notes"), &user));
-        assert_eq!(with_blocks(&[system.clone()], &[block(0, "Notes")]), None);
+        assert_eq!(
+            with_blocks(std::slice::from_ref(&system), &[block(0, "Notes")]),
+            None
+        );
         assert_eq!(with(&[]), talk);
     }
 

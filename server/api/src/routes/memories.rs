@@ -230,7 +230,7 @@ pub async fn import_memories(
     noted(&http, &context, "memory.import", &scope, None).await?;
     let mut imported = Imported::default();
     let kept = entries
-        .into_iter()
+        .iter()
         .filter_map(|entry| imported.kept(&http, entry));
     let kept: Vec<(usize, NewMemory)> = kept.collect();
     for some in kept.chunks(IMPORT_AT_ONCE) {
@@ -272,7 +272,7 @@ struct Imported {
 
 impl Imported {
     /// An entry as it is kept, with its line.
-    fn kept(&mut self, http: &Http, entry: Entry) -> Option<(usize, NewMemory)> {
+    fn kept(&mut self, http: &Http, entry: &Entry) -> Option<(usize, NewMemory)> {
         match kept_text(&entry.text) {
             Ok(text) => {
                 let new = NewMemory {

@@ -402,17 +402,17 @@ async fn apart(url: &str) -> Result<Apart, String> {
         .into_iter()
         .collect();
     let (mut found, mut after_forgetting) = (0, 0);
-    for person in 0..APART {
+    for (person, id) in ids.iter().enumerate() {
         let other = (person + 1) % APART;
         let list = wire
             .get(&format!("/v1/memories?user=one-{person}&q=word{other}"))
             .await?;
         let others = list["data"]
             .as_array()
-            .is_none_or(|all| all.iter().any(|one| one["id"] != ids[person]));
+            .is_none_or(|all| all.iter().any(|one| one["id"] != *id));
         found += usize::from(others);
         let user = format!("one-{person}");
-        let id = ids[person].as_str().unwrap_or_default();
+        let id = id.as_str().unwrap_or_default();
         wire.delete(&format!("/v1/memories/{id}?user={user}"))
             .await?;
         let (reply, _) = ask_shortly(&wire, (&model, &user), "What is my word?", "read").await?;
