@@ -56,6 +56,7 @@ pub struct SessionFields {
 
 /// Fields that are Hone's own.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct HoneFields {
     /// What the request does with memories: `off`, `read` (it is shown them) or `full` (what is said in it can
     /// become one); also header `X-Hone-Memory`.

@@ -92,3 +92,17 @@ async fn files_without_end_and_files_with_nothing_are_refused() {
         .await;
     assert_eq!(reply.status, 403, "{}", reply.text);
 }
+
+#[tokio::test]
+async fn a_misspelt_field_of_hone_is_named() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let messages = json!([{"role": "user", "content": "q"}]);
+    let body = json!({"model": "fake", "messages": messages, "hone": {"memroy": "full"}});
+    for path in ["/v1/chat/completions", "/v1/responses"] {
+        let mut body = body.clone();
+        body["input"] = "q".into();
+        let reply = stage.post(path, &body.to_string()).await;
+        assert_eq!(reply.status, 400, "{}", reply.text);
+        assert!(reply.text.contains("memroy"), "{}", reply.text);
+    }
+}
