@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use hone_domain::{MemoryKind, Scope};
-use hone_ledger::Extraction;
 use hone_runtime::Effects;
 
 use crate::{Ctx, Effect, Report, State};
@@ -19,26 +17,6 @@ impl MemoryEffects {
     pub fn new(ctx: Ctx) -> Self {
         Self { ctx: Arc::new(ctx) }
     }
-
-    async fn store(&self, scope: &Scope, extraction: &mut Extraction) -> Report {
-        let known = self.ctx.shared.of(scope);
-        let facts = extraction
-            .memories
-            .iter_mut()
-            .filter(|new| new.kind == MemoryKind::Fact);
-        for new in facts {
-            new.replaces = known.replaced(&new.text);
-        }
-        let stored = self
-            .ctx
-            .ledger
-            .store_extraction(extraction, self.ctx.clock.now_ms())
-            .await;
-        if stored.as_ref().is_ok_and(|counts| counts.new > 0) {
-            self.ctx.shared.refresh(scope).await;
-        }
-        Report::Stored(stored.map_err(|error| error.to_string()))
-    }
 }
 
 impl Effects<State> for MemoryEffects {
@@ -48,10 +26,11 @@ impl Effects<State> for MemoryEffects {
                 let unread = self.ctx.ledger.unread(limit).await;
                 Report::Read(unread.map_err(|error| error.to_string()))
             }
-            Effect::Store {
-                scope,
-                mut extraction,
-            } => self.store(&scope, &mut extraction).await,
+            Effect::Store { scope, extraction } => {
+                let now_ms = self.ctx.clock.now_ms();
+                let stored = self.ctx.shared.store(&scope, *extraction, now_ms).await;
+                Report::Stored(stored.map_err(|error| error.to_string()))
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use hone_domain::{Memory, MemoryId, MemoryKind, NAME};
+use hone_ledger::NewMemory;
 
 use crate::Index;
 use crate::replaced::replaced;
@@ -107,17 +108,20 @@ impl Known {
         let _made = self.facts();
     }
 
-    /// The current fact that a newer one with this text makes untrue.
-    pub fn replaced(&self, text: &str) -> Option<MemoryId> {
-        let related = self.related(text, RELATED_MAX).into_iter();
+    /// The current fact that a newer one makes untrue.
+    pub fn replaced_by(&self, new: &NewMemory) -> Option<MemoryId> {
+        if new.kind != MemoryKind::Fact {
+            return None;
+        }
+        let related = self.related(&new.text).into_iter();
         let related = related.map(|at| &self.newest[at]);
-        replaced(related.map(|one| (one.id, &*one.text)), text)
+        replaced(related.map(|one| (one.id, &*one.text)), &new.text)
     }
 
     /// Places of the current facts that share a word with a text, the best first.
-    fn related(&self, text: &str, most: usize) -> Vec<usize> {
+    fn related(&self, text: &str) -> Vec<usize> {
         let facts = self.facts();
-        let found = facts.index.matches(text, most);
+        let found = facts.index.matches(text, RELATED_MAX);
         found.into_iter().map(|place| facts.at[place]).collect()
     }
 
@@ -126,7 +130,7 @@ impl Known {
     /// share a word, and a quarter is the most for others.
     pub fn at_start(&self, asked: &str, mut budget: Budget<'_>) -> Vec<&Remembered> {
         let most = budget.left;
-        let related = self.related(asked, RELATED_MAX);
+        let related = self.related(asked);
         let kept = match related.is_empty() {
             true => 0,
             false => budget.left / 4,
@@ -158,9 +162,7 @@ impl Known {
         let newest_shown = all.clone().find(is_shown).unwrap_or(all.len());
         let replacing = all.filter(is_shown).filter_map(|at| self.replacement(at));
         let since = self.current(true).filter(|at| *at < newest_shown);
-        let candidates = replacing
-            .chain(since)
-            .chain(self.related(asked, RELATED_MAX));
+        let candidates = replacing.chain(since).chain(self.related(asked));
         let is_new = |at: &usize| !is_shown(at) && !is_said(&self.newest[*at].text);
         let mut new = Vec::new();
         for at in candidates.filter(is_new) {

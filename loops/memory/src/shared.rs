@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hone_domain::{MEMORIES_MAX, Memory, Scope};
-use hone_ledger::{LedgerError, Memories};
+use hone_domain::{MEMORIES_MAX, Memory, Millis, Scope};
+use hone_ledger::{Added, Extraction, LedgerError, Memories, MemoryCounts, NewMemory};
 
 use crate::known::{Known, Remembered};
 
@@ -17,6 +17,8 @@ pub struct SharedMemories {
     by_scope: Mutex<ByScope>,
     /// One reads at a time, so that what was read last is what is shown.
     reading: tokio::sync::Mutex<()>,
+    /// One adds at a time, so that a fact sees the one that was kept just before.
+    adding: tokio::sync::Mutex<()>,
 }
 
 impl SharedMemories {
@@ -39,6 +41,7 @@ impl SharedMemories {
             by_scope: Mutex::new(shared.collect()),
             ledger,
             reading: tokio::sync::Mutex::new(()),
+            adding: tokio::sync::Mutex::new(()),
         })
     }
 
@@ -50,6 +53,45 @@ impl SharedMemories {
     /// What is known of a scope.
     pub fn of(&self, scope: &Scope) -> Arc<Known> {
         self.by_scope().get(scope).cloned().unwrap_or_default()
+    }
+
+    /// Keeps a memory, in place of the fact that it makes untrue.
+    ///
+    /// # Errors
+    /// The ledger's.
+    pub async fn add(
+        &self,
+        scope: &Scope,
+        mut new: NewMemory,
+        now_ms: Millis,
+    ) -> Result<Added, LedgerError> {
+        let _adding = self.adding.lock().await;
+        new.replaces = self.of(scope).replaced_by(&new);
+        let added = self.ledger.add_memory(scope, &new, now_ms).await?;
+        self.refresh(scope).await;
+        Ok(added)
+    }
+
+    /// Keeps what came of a turn, in place of the facts that it makes untrue.
+    ///
+    /// # Errors
+    /// The ledger's.
+    pub(crate) async fn store(
+        &self,
+        scope: &Scope,
+        mut extraction: Extraction,
+        now_ms: Millis,
+    ) -> Result<MemoryCounts, LedgerError> {
+        let _adding = self.adding.lock().await;
+        let known = self.of(scope);
+        for new in &mut extraction.memories {
+            new.replaces = known.replaced_by(new);
+        }
+        let counts = self.ledger.store_extraction(&extraction, now_ms).await?;
+        if counts.new > 0 {
+            self.refresh(scope).await;
+        }
+        Ok(counts)
     }
 
     /// Takes up what the ledger has of a scope, after something changed there. Where it cannot be read, nothing

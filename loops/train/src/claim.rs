@@ -182,8 +182,8 @@ impl Claimer {
     }
 
     /// Takes a fixed share of the turns out, to compare candidates on. A turn that its user
-    /// corrected or said something about is not among them: a person's words always teach. Nor is what came from outside. Nor is all of a scope's first
-    /// batch, so that the first thumb of somebody new is not in vain.
+    /// corrected or said something about is not among them: a person's words always teach. Nor is what came from
+    /// outside, nor all of a scope's first batch, so that the first thumb of somebody new is not in vain.
     async fn hold_out(&self, filtered: &mut Filtered, is_first: bool) -> Result<(), LedgerError> {
         let share = self.config.gate.held_out_share;
         let (mut kept, mut held) = (Vec::with_capacity(filtered.good.len()), Vec::new());

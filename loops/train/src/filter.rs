@@ -55,17 +55,16 @@ fn objection(material: &SampleMaterial, accepts: Accepts) -> Option<Reason> {
     if !material.score.is_finite() {
         return Some(Reason::Abstained);
     }
-    let is_given = !turn.completion.has_logprobs();
-    let uses = match is_given {
-        true => accepts.method.uses_given(material.score),
-        false => accepts
-            .method
-            .uses(material.hint.is_some(), material.correction.is_some()),
+    let method = accepts.method;
+    let (uses, useless) = match turn.completion.has_logprobs() {
+        true => (
+            method.uses(material.hint.is_some(), material.correction.is_some()),
+            Reason::NoLesson,
+        ),
+        false => (method.uses_given(material.score), Reason::NoLogprobs),
     };
-    match (uses.any(), is_given) {
-        (true, _) => {}
-        (false, true) => return Some(Reason::NoLogprobs),
-        (false, false) => return Some(Reason::NoLesson),
+    if !uses.any() {
+        return Some(useless);
     }
     if turn.prompt_tokens.len() + turn.completion.len() > accepts.row_tokens_max {
         return Some(Reason::TooLong);

@@ -15,7 +15,6 @@ use hone_domain::{
 use hone_inference::Index;
 use hone_ledger::{Added, LedgerError, NewMemory};
 use serde_json::json;
-use tokio::sync::Mutex;
 
 use super::Reply;
 use super::auth::{Made, strict};
@@ -146,30 +145,29 @@ pub(crate) async fn add(
     body: &MemoryRequest,
 ) -> Result<(StatusCode, MemoryReply), ApiError> {
     let scope = whole_scope(http, context, body.user.as_deref())?;
-    let mut new = NewMemory {
-        id: MemoryId(http.ids.next()),
-        kind: body.kind.unwrap_or(MemoryKind::Fact),
-        text: words(&body.text)?,
-        topic: topic_of(&body.text),
-        replaces: None,
-        turn: None,
-        origin: MemoryOrigin::Said,
-    };
+    let kind = body.kind.unwrap_or(MemoryKind::Fact);
+    let new = new_memory(http, kind, words(&body.text)?, MemoryOrigin::Said);
     may_keep(http, context, &scope)?;
-    // A fact sees the one that was kept just before.
-    let _one_by_one = ADDING.lock().await;
-    if new.kind == MemoryKind::Fact {
-        new.replaces = http.remembered.of(&scope).replaced(&new.text);
-    }
     noted(http, context, "memory.add", &scope, Some(new.id)).await?;
-    let added = http.memories.add_memory(&scope, &new, http.clock.now_ms());
+    let added = http.remembered.add(&scope, new, http.clock.now_ms());
     let (status, memory) = match added.await? {
         Added::New(memory) => (StatusCode::CREATED, memory),
         Added::Same(memory) => (StatusCode::OK, memory),
         Added::Full => return Err(conflict(MemoryRefusal::Full.to_string())),
     };
-    http.remembered.refresh(&scope).await;
     Ok((status, memory.into()))
+}
+
+fn new_memory(http: &Http, kind: MemoryKind, text: String, origin: MemoryOrigin) -> NewMemory {
+    NewMemory {
+        id: MemoryId(http.ids.next()),
+        kind,
+        topic: topic_of(&text),
+        replaces: None,
+        text,
+        turn: None,
+        origin,
+    }
 }
 
 /// The caller's current memories as a Markdown file, oldest first.
@@ -254,8 +252,6 @@ pub async fn import_memories(
     Ok(Json(imported.reply()))
 }
 
-/// Held while one memory is added.
-static ADDING: Mutex<()> = Mutex::const_new(());
 /// Memories that one transaction of an import adds.
 const IMPORT_AT_ONCE: usize = 200;
 /// Reasons that a reply names.
@@ -275,15 +271,7 @@ impl Imported {
     fn kept(&mut self, http: &Http, entry: &Entry) -> Option<(usize, NewMemory)> {
         match kept_text(&entry.text) {
             Ok(text) => {
-                let new = NewMemory {
-                    id: MemoryId(http.ids.next()),
-                    kind: entry.kind,
-                    topic: topic_of(&text),
-                    replaces: None,
-                    text,
-                    turn: None,
-                    origin: MemoryOrigin::Imported,
-                };
+                let new = new_memory(http, entry.kind, text, MemoryOrigin::Imported);
                 Some((entry.line, new))
             }
             Err(why) => {

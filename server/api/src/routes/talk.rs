@@ -245,6 +245,29 @@ pub(super) struct Talk {
 }
 
 impl Talk {
+    /// Messages and tools of which the prompt is wanted, and nothing is sampled.
+    pub(super) fn prompt_of(
+        inference: &InferenceService,
+        messages: Vec<Message>,
+        tools: &[Value],
+    ) -> Result<Self, ApiError> {
+        Ok(Self {
+            messages,
+            wanted: Wanted {
+                form: ShapeFields::default(),
+                offer: Offer::of(tools, None, None)?,
+                ignore_end: false,
+            },
+            sampling: inference.language.defaults(),
+            stops: Vec::new(),
+            max_tokens: None,
+            n: 1,
+            template: Map::new(),
+            prediction: None,
+            prompt_logprobs: None,
+        })
+    }
+
     /// Asks for what a trainer wants of the sampler.
     pub(super) fn captures(&mut self, capture: Capture) {
         self.sampling.top_behavior = !capture.raw;

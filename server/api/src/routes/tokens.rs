@@ -10,16 +10,14 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::Reply;
-use super::talk::{Talk, Wanted, named, serving};
+use super::talk::{Talk, named, serving};
 use crate::Http;
 use crate::body::read_json;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::content::Reader;
-use hone_api_types::formats::ShapeFields;
 use hone_api_types::messages::parse_messages;
 use hone_api_types::session::SessionFields;
-use hone_api_types::tools::Offer;
 use hone_inference::InferenceService;
 
 /// A text or a conversation to tokenise.
@@ -92,25 +90,10 @@ pub async fn tokenize(
         (None, Some(messages)) => {
             let wish = SessionFields::default().resolve(&headers, &http.binding)?;
             let tools = body.tools.as_deref().unwrap_or_default();
-            let talk = Talk {
-                messages: parse_messages(
-                    messages,
-                    http.config.messages_max,
-                    &mut Reader::default(),
-                )?,
-                wanted: Wanted {
-                    form: ShapeFields::default(),
-                    offer: Offer::of(tools, None, None)?,
-                    ignore_end: false,
-                },
-                sampling: inference.language.defaults(),
-                stops: Vec::new(),
-                max_tokens: None,
-                n: 1,
-                template: body.chat_template_kwargs.clone().unwrap_or_default(),
-                prediction: None,
-                prompt_logprobs: None,
-            };
+            let most = http.config.messages_max;
+            let messages = parse_messages(messages, most, &mut Reader::default())?;
+            let mut talk = Talk::prompt_of(inference, messages, tools)?;
+            talk.template = body.chat_template_kwargs.clone().unwrap_or_default();
             let plan = talk.plan(inference, PolicyChoice::Newest, wish, &context);
             let plan = plan.await?;
             inference.tokens_of(plan).await?

@@ -18,15 +18,13 @@ use tokio::time::timeout;
 use super::Reply;
 use super::auth::strict;
 use super::feedback::{reward_session, unavailable};
-use super::talk::{Talk, Wanted, serving};
+use super::talk::{Talk, serving};
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::content::Reader;
-use hone_api_types::formats::ShapeFields;
 use hone_api_types::messages::parse_messages;
 use hone_api_types::session::SessionFields;
-use hone_api_types::tools::Offer;
 use hone_api_types::trajectories::{MessageLeftOut, TrajectoryReply, TrajectoryRequest};
 use hone_inference::Outside;
 
@@ -51,35 +49,15 @@ pub async fn add_trajectory(
 ) -> Reply<TrajectoryReply> {
     let body: TrajectoryRequest = strict(&http, request).await?;
     let score = body.reward()?;
-    let (messages, outside) = turns(&http, &context, &body).await?;
     let digest = digest_of(&body)?;
+    let (messages, outside) = turns(&http, &context, &body, &digest).await?;
     // Of two under one id that come at once, the second sees the first.
     let _one_by_one = match body.id {
         Some(_) => Some(NAMED.lock().await),
         None => None,
     };
-    let known = refuse_another(&http, &outside, &digest).await?;
-    let mut reply = TrajectoryReply {
-        object: "trajectory",
-        id: body.id.clone(),
-        session_id: outside.session.prefixed(),
-        turn_ids: outside
-            .turns
-            .iter()
-            .map(|turn| turn.id.prefixed())
-            .collect(),
-        left_out: outside
-            .unusable
-            .iter()
-            .map(|(message, why)| MessageLeftOut {
-                message: *message,
-                reason: why.as_str(),
-            })
-            .collect(),
-        collected: !outside.turns.is_empty(),
-        reason: None,
-        explanation: None,
-    };
+    let is_rewarded = body.id.is_some() && refuse_another(&http, &outside, &digest).await?;
+    let mut reply = reply_of(body.id.clone(), &outside);
     let refused = match outside.collect {
         Collect::No(reason) => Some(reason),
         Collect::Yes => match store(&http, outside.turns.clone()).await? {
@@ -99,7 +77,7 @@ pub async fn add_trajectory(
                 Some("no message of the assistant can be a turn; left_out says why");
         }
         // A retry does not undo what was said since.
-        Some(_) if known == Known::Rewarded => {}
+        Some(_) if is_rewarded => {}
         None => go_on(&http, &messages, &outside),
         Some(score) => {
             let reward = SessionReward {
@@ -122,13 +100,24 @@ static NAMED: Mutex<()> = Mutex::const_new(());
 /// Most messages of the assistant.
 const TURNS_MAX: usize = 256;
 
-/// What is stored of a trajectory already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// Nothing, or not all of it.
-    Partly,
-    /// Its turns and its reward.
-    Rewarded,
+/// The reply where its turns are stored.
+fn reply_of(id: Option<String>, outside: &Outside) -> TrajectoryReply {
+    let left_out = outside.unusable.iter();
+    let left_out = left_out.map(|(message, why)| MessageLeftOut {
+        message: *message,
+        reason: why.as_str(),
+    });
+    let turns = outside.turns.iter();
+    TrajectoryReply {
+        object: "trajectory",
+        id,
+        session_id: outside.session.prefixed(),
+        turn_ids: turns.map(|turn| turn.id.prefixed()).collect(),
+        left_out: left_out.collect(),
+        collected: !outside.turns.is_empty(),
+        reason: None,
+        explanation: None,
+    }
 }
 
 /// The messages, and what becomes of them.
@@ -136,6 +125,7 @@ async fn turns(
     http: &Arc<Http>,
     context: &RequestContext,
     body: &TrajectoryRequest,
+    digest: &str,
 ) -> Result<(Vec<Message>, Outside), ApiError> {
     let inference = serving(http)?;
     let most = http.config.messages_max;
@@ -155,27 +145,13 @@ async fn turns(
     };
     let wish = fields.resolve(&HeaderMap::new(), &http.binding)?;
     let tools = body.tools.as_deref().unwrap_or_default();
-    let talk = Talk {
-        messages: messages.clone(),
-        wanted: Wanted {
-            form: ShapeFields::default(),
-            offer: Offer::of(tools, None, None)?,
-            ignore_end: false,
-        },
-        sampling: inference.language.defaults(),
-        stops: Vec::new(),
-        max_tokens: None,
-        n: 1,
-        template: serde_json::Map::new(),
-        prediction: None,
-        prompt_logprobs: None,
-    };
+    let talk = Talk::prompt_of(inference, messages.clone(), tools)?;
     let mut request = talk
         .plan(inference, PolicyChoice::Newest, wish, context)
         .await?;
     // Whatever its words, it is a conversation.
     request.kind = Some(hone_domain::TurnKind::Main);
-    request.metadata = metadata(body)?;
+    request.metadata = metadata(body, digest);
     let name = body.id.as_ref().map(|id| {
         let mut hash = Sha256::new();
         for part in ["trajectory", request.scope.as_str(), id] {
@@ -194,27 +170,26 @@ fn digest_of(body: &TrajectoryRequest) -> Result<String, ApiError> {
     Ok(Digest(Sha256::digest(written).into()).to_hex())
 }
 
-fn metadata(body: &TrajectoryRequest) -> Result<BTreeMap<String, String>, ApiError> {
+fn metadata(body: &TrajectoryRequest, digest: &str) -> BTreeMap<String, String> {
     let labels = [
-        ("trajectory_id", &body.id),
-        ("group_id", &body.group_id),
-        ("session_id", &body.session_id),
+        ("trajectory_id", body.id.as_deref()),
+        ("group_id", body.group_id.as_deref()),
+        ("session_id", body.session_id.as_deref()),
+        (SHA256, Some(digest)),
     ];
     let labels = labels.into_iter();
-    let labels = labels.filter_map(|(name, label)| Some((name.to_owned(), label.clone()?)));
-    let mut metadata: BTreeMap<_, _> = labels.collect();
-    metadata.insert(SHA256.to_owned(), digest_of(body)?);
-    Ok(metadata)
+    let labels = labels.filter_map(|(name, label)| Some((name.to_owned(), label?.to_owned())));
+    labels.collect()
 }
 
-/// What is stored under a trajectory's id already; refuses one whose id another one has.
-async fn refuse_another(http: &Http, outside: &Outside, digest: &str) -> Result<Known, ApiError> {
+/// Whether turns and reward of this trajectory are stored already; refuses one whose id another one has.
+async fn refuse_another(http: &Http, outside: &Outside, digest: &str) -> Result<bool, ApiError> {
     let Some(session) = http.ledger.session(outside.session, None, 1).await? else {
-        return Ok(Known::Partly);
+        return Ok(false);
     };
     let is_rewarded = !session.rewards.is_empty();
     let Some(newest) = session.turns.rows.into_iter().next() else {
-        return Ok(Known::Partly);
+        return Ok(false);
     };
     let is_last = outside
         .turns
@@ -224,16 +199,13 @@ async fn refuse_another(http: &Http, outside: &Outside, digest: &str) -> Result<
     let known = turn
         .as_ref()
         .and_then(|view| view.turn.admission.metadata.get(SHA256));
-    if known.is_some_and(|known| known != digest) {
-        return Err(ApiError::Conflict {
+    match known.is_none_or(|known| known == digest) {
+        true => Ok(is_rewarded && is_last),
+        false => Err(ApiError::Conflict {
             code: "trajectory_exists",
             message: "another trajectory was stored under this id; choose another".to_owned(),
-        });
+        }),
     }
-    Ok(match is_rewarded && is_last {
-        true => Known::Rewarded,
-        false => Known::Partly,
-    })
 }
 
 /// Hands turns to the recorder; the first receipt that is not good, where there is one.

@@ -277,25 +277,41 @@ async fn import(wire: &Wire, user: &str, facts: std::ops::Range<usize>) -> Resul
     }
 }
 
-/// A person's question that is answered with one token: the reply and its milliseconds.
-async fn ask_shortly(
-    wire: &Wire,
-    (model, user): (&Value, &str),
-    question: &str,
-    mode: &str,
-) -> Result<(Value, f64), String> {
-    let body = json!({
-        "model": model,
-        "messages": [{ "role": "user", "content": question }],
-        "user": user,
-        "max_tokens": 1,
-        "temperature": 0,
-        "store": false,
-        "hone": { "memory": mode },
-    });
-    let began = Instant::now();
-    let reply = wire.post("/v1/chat/completions", &body).await?;
-    Ok((reply, began.elapsed().as_secs_f64() * 1e3))
+/// Asks for answers of one token.
+struct Shortly {
+    wire: Wire,
+    model: Value,
+}
+
+impl Shortly {
+    async fn new(url: &str) -> Result<Self, String> {
+        let wire = Wire::new(url)?;
+        let model = wire.models().await?["data"][0]["id"].clone();
+        Ok(Self { wire, model })
+    }
+
+    /// The reply and its milliseconds.
+    async fn ask(&self, user: &str, question: &str, mode: &str) -> Result<(Value, f64), String> {
+        let body = json!({
+            "model": self.model,
+            "messages": [{ "role": "user", "content": question }],
+            "user": user,
+            "max_tokens": 1,
+            "temperature": 0,
+            "store": false,
+            "hone": { "memory": mode },
+        });
+        let began = Instant::now();
+        let reply = self.wire.post("/v1/chat/completions", &body).await?;
+        Ok((reply, began.elapsed().as_secs_f64() * 1e3))
+    }
+
+    /// The memories that its answer is shown.
+    async fn shown(&self, user: &str, question: &str) -> Result<Vec<Value>, String> {
+        let (reply, _) = self.ask(user, question, "read").await?;
+        let shown = reply["hone"]["memories"].as_array().cloned();
+        Ok(shown.unwrap_or_default())
+    }
 }
 
 fn prompt_tokens(reply: &Value) -> f64 {
@@ -304,10 +320,10 @@ fn prompt_tokens(reply: &Value) -> f64 {
 
 /// Latency of an answer of one token beside few and beside many memories, in turn.
 async fn cost(url: &str, questions: &[String]) -> Result<Cost, String> {
-    let wire = Wire::new(url)?;
-    let model = wire.models().await?["data"][0]["id"].clone();
-    import(&wire, "few", 0..FEW).await?;
-    import(&wire, "many", 0..MANY).await?;
+    let shortly = Shortly::new(url).await?;
+    let wire = &shortly.wire;
+    import(wire, "few", 0..FEW).await?;
+    import(wire, "many", 0..MANY).await?;
     let (mut few, mut many, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..TIMED {
         // Every fact shares a word with it; those about the thing share two.
@@ -316,9 +332,9 @@ async fn cost(url: &str, questions: &[String]) -> Result<Cost, String> {
             "{asked} And where is {} number {number}?",
             if number % 2 == 0 { "tent" } else { "camera" }
         );
-        let (plain, _) = ask_shortly(&wire, (&model, "few"), &question, "off").await?;
-        let (_, few_ms) = ask_shortly(&wire, (&model, "few"), &question, "read").await?;
-        let (reply, many_ms) = ask_shortly(&wire, (&model, "many"), &question, "read").await?;
+        let (plain, _) = shortly.ask("few", &question, "off").await?;
+        let (_, few_ms) = shortly.ask("few", &question, "read").await?;
+        let (reply, many_ms) = shortly.ask("many", &question, "read").await?;
         few.push(few_ms);
         many.push(many_ms);
         tokens.push(prompt_tokens(&reply) - prompt_tokens(&plain));
@@ -337,18 +353,13 @@ fn median(mut all: Vec<f64>) -> f64 {
 
 /// Facts that are updated twice, and facts that hold together.
 async fn updates(url: &str) -> Result<Updates, String> {
-    let wire = Wire::new(url)?;
-    let model = wire.models().await?["data"][0]["id"].clone();
+    let shortly = Shortly::new(url).await?;
+    let wire = &shortly.wire;
     let stated: Stated = serde_json::from_str(FACTS)
         .map_err(|error| format!("the facts cannot be read: {error}"))?;
     let state = async |user: &str, text: &str| {
         let body = json!({ "text": text, "user": user });
         Ok::<Value, String>(wire.post("/v1/memories", &body).await?["id"].clone())
-    };
-    let shown = async |user: &str, question: &str| {
-        let (reply, _) = ask_shortly(&wire, (&model, user), question, "read").await?;
-        let shown = reply["hone"]["memories"].as_array().cloned();
-        Ok::<Vec<Value>, String>(shown.unwrap_or_default())
     };
     let mut seen = Updates::default();
     for (number, one) in stated.updated.iter().enumerate() {
@@ -358,7 +369,7 @@ async fn updates(url: &str) -> Result<Updates, String> {
             state(&user, &one.second).await?,
         ];
         state(&user, &one.third).await?;
-        let shown = shown(&user, &one.question).await?;
+        let shown = shortly.shown(&user, &one.question).await?;
         seen.updates += old.len();
         seen.stale += old.iter().filter(|id| shown.contains(id)).count();
     }
@@ -368,7 +379,7 @@ async fn updates(url: &str) -> Result<Updates, String> {
             state(&user, &pair.one).await?,
             state(&user, &pair.other).await?,
         ];
-        let shown = shown(&user, "What do you know about me?").await?;
+        let shown = shortly.shown(&user, "What do you know about me?").await?;
         seen.pairs += 1;
         seen.lost += both.iter().filter(|id| !shown.contains(id)).count();
     }
@@ -377,8 +388,8 @@ async fn updates(url: &str) -> Result<Updates, String> {
 
 /// People with one memory each, asking in turn at the same time.
 async fn apart(url: &str) -> Result<Apart, String> {
-    let wire = Wire::new(url)?;
-    let model = wire.models().await?["data"][0]["id"].clone();
+    let shortly = Shortly::new(url).await?;
+    let wire = &shortly.wire;
     let mut ids = Vec::new();
     for person in 0..APART {
         let body =
@@ -392,8 +403,8 @@ async fn apart(url: &str) -> Result<Apart, String> {
             let person = number % APART;
             let user = format!("one-{person}");
             let question = format!("What is word{}?", (number * 7) % APART);
-            let (reply, _) = ask_shortly(&wire, (&model, &user), &question, "read").await?;
-            wrong += usize::from(reply["hone"]["memories"] != json!([ids[person]]));
+            let shown = shortly.shown(&user, &question).await?;
+            wrong += usize::from(shown != [ids[person].clone()]);
         }
         Ok::<usize, String>(wrong)
     };
@@ -415,9 +426,8 @@ async fn apart(url: &str) -> Result<Apart, String> {
         let id = id.as_str().unwrap_or_default();
         wire.delete(&format!("/v1/memories/{id}?user={user}"))
             .await?;
-        let (reply, _) = ask_shortly(&wire, (&model, &user), "What is my word?", "read").await?;
-        let shown = reply["hone"]["memories"].as_array();
-        after_forgetting += usize::from(shown.is_some_and(|shown| !shown.is_empty()));
+        let shown = shortly.shown(&user, "What is my word?").await?;
+        after_forgetting += usize::from(!shown.is_empty());
     }
     Ok(Apart {
         requests: APART_REQUESTS,
