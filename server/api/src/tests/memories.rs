@@ -106,3 +106,18 @@ async fn a_misspelt_field_of_hone_is_named() {
         assert!(reply.text.contains("memroy"), "{}", reply.text);
     }
 }
+
+#[tokio::test]
+async fn of_facts_that_replace_one_another_and_come_at_once_one_is_current() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let towns = ["Oslo", "Rome", "Paris", "Madrid", "Turin"];
+    let bodies = towns.map(|town| json!({"text": format!("I live in {town}.")}).to_string());
+    let posts = bodies.iter().map(|body| stage.post("/v1/memories", body));
+    for reply in futures::future::join_all(posts).await {
+        assert_eq!(reply.status, 201, "{}", reply.text);
+    }
+    let list = stage.get("/v1/memories").await.json();
+    let all = list["data"].as_array().unwrap();
+    let current = all.iter().filter(|one| one["superseded_by"].is_null());
+    assert_eq!((all.len(), current.count()), (5, 1));
+}

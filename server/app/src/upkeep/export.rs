@@ -136,7 +136,7 @@ fn write_lines(lines: &Lines, what: What) -> Result<(), String> {
     let written = match &lines.out {
         None => {
             let out = &mut std::io::stdout().lock();
-            let written = run(write_to(&config, (lines, what), out));
+            let written = run(write_to(&config, lines, what, out));
             if written.as_ref().is_err_and(|why| why == UNREAD) {
                 return Ok(());
             }
@@ -150,7 +150,7 @@ fn write_lines(lines: &Lines, what: What) -> Result<(), String> {
             let file = make.open(path);
             let file = file.map_err(|error| unwritable(path, &error, "file"))?;
             let out = &mut BufWriter::new(file);
-            let written = run(write_to(&config, (lines, what), out));
+            let written = run(write_to(&config, lines, what, out));
             if written.is_err() {
                 // So that the next try finds nothing in its way.
                 fs::remove_file(path).ok();
@@ -164,7 +164,8 @@ fn write_lines(lines: &Lines, what: What) -> Result<(), String> {
 
 async fn write_to(
     config: &Config,
-    (lines, what): (&Lines, What),
+    lines: &Lines,
+    what: What,
     out: &mut dyn Write,
 ) -> Result<u64, String> {
     let ledger = open(config).await?;
