@@ -410,6 +410,7 @@ async fn the_reward_of_a_session_settles_its_open_turns() {
             client_id: None,
             score: 0.5,
             parts: Default::default(),
+            peers: Vec::new(),
             received_ms: 20,
         };
         let credit = hone_domain::SessionCredit {

@@ -98,3 +98,23 @@ id!(
     MemoryId,
     "mem_"
 );
+id!(
+    /// One piece of durable work; of kind `episode` it is an episode.
+    JobId,
+    "job_"
+);
+id!(
+    /// One task of a task set.
+    TaskId,
+    "task_"
+);
+id!(
+    /// Tasks that were added together.
+    TaskSetId,
+    "set_"
+);
+id!(
+    /// One order to try tasks.
+    RolloutId,
+    "rol_"
+);

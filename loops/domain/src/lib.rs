@@ -18,6 +18,7 @@ mod holdback;
 mod ids;
 mod imports;
 pub mod invariants;
+mod job;
 pub mod lift;
 mod loops;
 mod memory;
@@ -27,6 +28,7 @@ mod people;
 mod policy;
 mod sample;
 mod session_reward;
+mod task;
 mod token_mask;
 mod transition;
 mod turn;
@@ -50,10 +52,11 @@ pub use fair::take_fairly;
 pub use fate::{Fate, Reason, Stage};
 pub use holdback::Holdback;
 pub use ids::{
-    BatchId, FeedbackId, ForgetId, GroupId, MemoryId, RequestId, SessionId, TransitionId, TurnId,
-    VerdictId,
+    BatchId, FeedbackId, ForgetId, GroupId, JobId, MemoryId, RequestId, RolloutId, SessionId,
+    TaskId, TaskSetId, TransitionId, TurnId, VerdictId,
 };
 pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
+pub use job::{Job, JobKind, JobReason, JobState};
 pub use loops::Loop;
 pub use memory::{
     MEMORIES_MAX, MEMORY_CHARS_MAX, Memory, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal,
@@ -70,6 +73,10 @@ pub use people::{LOCAL_OWNER, RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use session_reward::{ReturnRule, SessionCredit, SessionReward, Step};
+pub use task::{
+    ATTEMPTS_MAX, AgentKind, GROUPS_MAX, RolloutSpec, TASK_BYTES_MAX, TASK_FILES_MAX, TASKS_MAX,
+    TaskFiles, TaskSpec, TaskState, is_inside, learnability,
+};
 pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{

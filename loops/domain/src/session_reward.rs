@@ -21,6 +21,8 @@ pub struct SessionReward {
     pub score: f32,
     /// Its parts by name, each in [−1, 1]; empty where only the reward was given.
     pub parts: BTreeMap<String, f64>,
+    /// The rewards of all episodes of its group, its own among them; empty where it belongs to none.
+    pub peers: Vec<f32>,
     /// When it came.
     pub received_ms: Millis,
 }

@@ -52,6 +52,15 @@ tables! {
     memories(1: Integer number, Blob id, Integer scope_number, Text kind, Blob text, Blob folded, Blob topic,
         Blob turn_id, Integer created_ms, Integer valid_until_ms, Blob superseded_by, Integer paused, Integer uses,
         Text origin);
+    task_sets(1: Integer number, Blob id, Text owner, Blob name, Integer created_ms);
+    tasks(1: Integer number, Blob id, Integer set_number, Blob name, Integer held_out, Blob spec, Blob files,
+        Integer has_solution, Text state, Blob note);
+    rollouts(1: Integer number, Blob id, Text owner, Integer scope_number, Integer set_number, Blob spec,
+        Integer group_count, Integer groups_made, Integer created_ms, Integer cancelled_ms);
+    jobs(1: Integer number, Blob id, Text kind, Text owner, Integer scope_number, Integer rollout_number,
+        Blob group_id, Integer member, Integer task_number, Integer attempt, Text state, Text reason, Real priority,
+        Integer not_before_ms, Integer created_ms, Integer started_ms, Integer ended_ms, Integer free_from_ms,
+        Integer fence, Real reward, Integer version, Blob session_id, Blob result);
     messages(1: Integer number, Blob hash, Blob body);
     histories(1: Integer number, Blob hash, Integer parent_number, Integer message_number);
     token_blocks(1: Integer number, Blob hash, Integer parent_number, Blob tokens);
@@ -72,7 +81,7 @@ tables! {
     feedback(1: Integer number, Blob id, Blob turn_id, Text owner, Blob client_id, Real score, Blob comment,
         Blob correction, Integer received_ms, Integer of_session);
     session_rewards(1: Integer number, Blob id, Integer session_number, Text owner, Blob client_id, Real score, Blob parts,
-        Integer received_ms);
+        Integer received_ms, Blob peers);
     early_feedback(1: Integer feedback_number, Text owner, Integer received_ms);
     leases(2: Integer transition_number, Text consumer, Integer fence, Integer held, Integer free_from_ms,
         Integer attempts, Blob batch_id);

@@ -143,6 +143,8 @@ pub struct SampleMaterial {
     pub wish: Option<String>,
     /// What its owner says the completion should have been, newest first to count.
     pub correction: Option<String>,
+    /// The rewards of its group of episodes, that of its own among them; empty where it belongs to none.
+    pub peers: Vec<f32>,
 }
 
 /// What a claim for training came to.

@@ -1,13 +1,14 @@
 //! The ledger as others see it: what it remembers, what it hands out once, and the suite that every
 //! implementation passes.
 //!
-//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Answers`], [`Storage`]) speak domain types in and
+//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Jobs`], [`Answers`], [`Storage`]) speak domain types in and
 //! out. Another database joins by implementing them and passing [`suite`].
 //!
 //! Never: SQL, who asks, or why.
 
 mod answers;
 mod error;
+mod jobs;
 mod late;
 mod ledger;
 mod memories;
@@ -23,6 +24,10 @@ mod versions;
 
 pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
 pub use error::LedgerError;
+pub use jobs::{
+    JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, NewGroups, NewRollout, NewTask,
+    NewTaskSet, OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Success, TaskRow, TaskSetRow,
+};
 pub use late::LateTurns;
 pub use ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,

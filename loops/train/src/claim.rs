@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hone_domain::{BatchId, Millis, Reason, Scope, Token, TurnId};
+use hone_domain::{BatchId, Millis, Origin, Reason, Scope, Token, TurnId};
 use hone_ledger::{
     Claim, Extent, HeldOut, Ledger, LedgerError, PolicyRecord, RefusalRecord, ReplayQuery,
     Replayed, SampleClaim, SampleMaterial, Versions, Window,
@@ -183,7 +183,7 @@ impl Claimer {
 
     /// Takes a fixed share of the turns out, to compare candidates on. A turn that its user
     /// corrected or said something about is not among them: a person's words always teach. Nor is what came from
-    /// outside, nor all of a scope's first batch, so that the first thumb of somebody new is not in vain.
+    /// outside, nor an episode of a rollout, which has held-out tasks for that, nor all of a scope's first batch, so that the first thumb of somebody new is not in vain.
     async fn hold_out(&self, filtered: &mut Filtered, is_first: bool) -> Result<(), LedgerError> {
         let share = self.config.gate.held_out_share;
         let (mut kept, mut held) = (Vec::with_capacity(filtered.good.len()), Vec::new());
@@ -191,6 +191,7 @@ impl Claimer {
             let id = material.turn.id;
             let keeps = !is_held_out(id, share)
                 || !material.turn.completion.has_logprobs()
+                || material.turn.origin == Origin::Rollout
                 || material.hint.is_some()
                 || self.is_corrected(id).await?;
             if keeps { &mut kept } else { &mut held }.push(material);

@@ -98,12 +98,14 @@ pub enum Baseline {
 const TINY: f32 = 1e-4;
 
 /// A score with the completions it is compared to.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
     /// In [−1, 1].
     pub score: f32,
     /// The request's several completions; group baselines take the scope's mean without one.
     pub group: Option<GroupId>,
+    /// The rewards of all episodes of its group of episodes, its own among them, whether or not these are in the batch.
+    pub peers: Vec<f32>,
 }
 
 /// A mean of recent values with the number of values it stands for.
@@ -160,11 +162,15 @@ pub struct Credited {
 /// With the scope's mean m of weight w and p prior turns, `A_i = s_i − b_i` with
 /// `b_i = (w·m + Σ_{j≠i} s_j) / (w + n − 1 + p)`, and 0 where nothing is known. The other baselines
 /// are their papers' (see [`Baseline`]); a group, or for REINFORCE++ a batch, of one takes the
-/// scope's mean. All are multiplied by the rule's weight.
+/// scope's mean. An episode is compared with its group, `A_i = r_i − Σ_{j≠i} r_j / (n − 1)`, where the baseline is the
+/// scope's mean; it is no part of the scope's mean itself. All are multiplied by the rule's weight.
 pub fn credit(rule: CreditRule, history: RecentMean, scored: &[Scored]) -> Credited {
     let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();
-    let sum: f32 = scores.iter().sum();
-    let others = history.weight + scores.len() as f32 - 1.0 + rule.prior_turns;
+    // What has a group of episodes is no measure of what people say.
+    let said = scored.iter().filter(|s| s.peers.is_empty());
+    let said: Vec<f32> = said.map(|s| s.score).collect();
+    let sum: f32 = said.iter().sum();
+    let others = history.weight + said.len() as f32 - 1.0 + rule.prior_turns;
     let against_scope = |score: f32| {
         if others > 0.0 {
             score - (history.mean * history.weight + sum - score) / others
@@ -173,11 +179,18 @@ pub fn credit(rule: CreditRule, history: RecentMean, scored: &[Scored]) -> Credi
         }
     };
     let group_of = |s: &Scored| -> Vec<f32> {
+        if !s.peers.is_empty() {
+            return s.peers.clone();
+        }
         let same = |other: &&Scored| s.group.is_some() && other.group == s.group;
         scored.iter().filter(same).map(|s| s.score).collect()
     };
     let advantage = |s: &Scored| {
         let peers = match rule.baseline {
+            Baseline::ScopeMean if !s.peers.is_empty() => {
+                let advantage = against_peers(Baseline::Rloo, s.score, &s.peers);
+                return advantage.unwrap_or_default();
+            }
             Baseline::None => return s.score,
             Baseline::ScopeMean => return against_scope(s.score),
             Baseline::ReinforcePp => scores.clone(),
@@ -187,7 +200,7 @@ pub fn credit(rule: CreditRule, history: RecentMean, scored: &[Scored]) -> Credi
     };
     Credited {
         advantages: scored.iter().map(|s| rule.weight * advantage(s)).collect(),
-        history: history.with(&scores, rule.window_turns),
+        history: history.with(&said, rule.window_turns),
     }
 }
 
@@ -253,6 +266,7 @@ mod tests {
         let single = |score: &f32| Scored {
             score: *score,
             group: None,
+            peers: Vec::new(),
         };
         scores.iter().map(single).collect()
     }
@@ -273,6 +287,7 @@ mod tests {
             .map(|(score, g)| Scored {
                 score: *score as f32,
                 group: Some(group(&g)),
+                peers: Vec::new(),
             })
             .collect();
         for (name, baseline) in [
@@ -381,6 +396,36 @@ mod tests {
             1.0,
         );
         assert_eq!(advantages, [1.5, -1.5, 2.5]);
+    }
+
+    /// What is in the batch makes no difference: the group's rewards are all known.
+    #[test]
+    fn an_episode_is_compared_with_its_group() {
+        let episode = |score| Scored {
+            score,
+            group: None,
+            peers: vec![1.0, 0.0, 0.0, 0.0],
+        };
+        let batch = [episode(1.0), episode(0.0), singles(&[-1.0])[0].clone()];
+        let known = RecentMean {
+            mean: 0.5,
+            weight: 4.0,
+        };
+        for (baseline, won, lost) in [
+            (Baseline::ScopeMean, 1.0, -1.0 / 3.0),
+            (Baseline::Rloo, 1.0, -1.0 / 3.0),
+            (Baseline::DrGrpo, 0.75, -0.25),
+            (Baseline::Grpo, 1.5, -0.5),
+        ] {
+            let credited = credit(rule(baseline), known, &batch);
+            let [first, second, _] = credited.advantages[..] else {
+                panic!("not one advantage per score");
+            };
+            assert!((first - won).abs() < 1e-3, "{baseline:?}: {first}");
+            assert!((second - lost).abs() < 1e-3, "{baseline:?}: {second}");
+            // Only what people said counts among the scope's scores.
+            assert_eq!(credited.history, known.with(&[-1.0], 32), "{baseline:?}");
+        }
     }
 
     #[test]

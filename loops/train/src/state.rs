@@ -192,6 +192,7 @@ impl Train {
             .map(|m| Scored {
                 score: m.score.clamp(-1.0, 1.0),
                 group: m.turn.group,
+                peers: m.peers.clone(),
             })
             .collect();
         let credited = credit(rule, scope.memory.history, &scored);

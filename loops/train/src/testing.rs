@@ -85,6 +85,7 @@ pub(crate) fn material(turn: Turn, score: f32) -> SampleMaterial {
         hint: None,
         wish: None,
         correction: None,
+        peers: Vec::new(),
     }
 }
 

@@ -340,6 +340,7 @@ fn give_reward(turn: &Turn, moment: &mut Moment<'_>) {
         client_id: moment.rng.chance(50).then(|| "end".to_owned()),
         score: if moment.rng.chance(50) { 1.0 } else { -0.5 },
         parts: BTreeMap::new(),
+        peers: Vec::new(),
         received_ms: moment.now_ms,
     };
     let (reply, _nobody_waits) = oneshot::channel();

@@ -30,6 +30,10 @@ static FILES: &[(&str, &str)] = &[
         "0029_outside",
         include_str!("../../../../migrations/postgres/0029_outside.sql"),
     ),
+    (
+        "0030_jobs",
+        include_str!("../../../../migrations/postgres/0030_jobs.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

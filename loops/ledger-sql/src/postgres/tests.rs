@@ -60,6 +60,11 @@ async fn postgresql_passes_the_suite_of_memories() {
 }
 
 #[tokio::test]
+async fn postgresql_passes_the_suite_of_jobs() {
+    suite::jobs(async || open().await).await;
+}
+
+#[tokio::test]
 async fn postgresql_passes_the_suite_of_storage() {
     suite::storage(async || open().await).await;
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::taint::Touched;
 use super::texts::{signed, unsigned};
-use super::{audit, memory_uses, policies, rows, standings, taint, trials, wishes};
+use super::{audit, jobs, memory_uses, policies, rows, standings, taint, trials, wishes};
 use crate::db::{self, Connection, Fault, corrupt};
 use hone_ledger::{AuditEntry, ForgetBegun, ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 
@@ -79,9 +79,11 @@ pub(crate) async fn begin(
     let forget = open(connection, wish, scope).await?;
     let meaning = decide(connection, wish, forget, scope).await?;
     memory_uses::drop_of_turns(connection, forget).await?;
+    jobs::forget_turns(connection, forget).await?;
     if wish.what == ForgetWhat::All {
         drop_early_words(connection, wish).await?;
         memory_uses::drop_all(connection, scope).await?;
+        jobs::forget_scope(connection, scope).await?;
     }
     // Answers that retries would get repeat the words; which turns they came to does not matter.
     db::query("delete from answers where owner = $1")

@@ -96,10 +96,14 @@ async fn store(
     .bind(text_bytes(reward.client_id.as_ref()))
     .execute(&mut *connection)
     .await?;
+    let peers = match reward.peers.is_empty() {
+        true => None,
+        false => Some(serde_json::to_vec(&reward.peers)?),
+    };
     db::query(
         "insert into session_rewards (
-             id, session_number, owner, client_id, score, parts, received_ms
-         ) values ($1, $2, $3, $4, $5, $6, $7) on conflict (id) do nothing",
+             id, session_number, owner, client_id, score, parts, received_ms, peers
+         ) values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing",
     )
     .bind(&reward.id.0.as_bytes()[..])
     .bind(session)
@@ -108,6 +112,7 @@ async fn store(
     .bind(f64::from(reward.score))
     .bind(&serde_json::to_vec(&reward.parts)?[..])
     .bind(reward.received_ms)
+    .bind(peers)
     .execute(&mut *connection)
     .await?;
     db::query(
@@ -277,6 +282,31 @@ fn feedback_id(reward: FeedbackId, turn: TurnId) -> FeedbackId {
     FeedbackId(Builder::from_custom_bytes(bytes).into_uuid())
 }
 
+/// The rewards of the group; empty where it belongs to none.
+fn peers(row: &Row) -> Result<Vec<f32>, Fault> {
+    let stored: Option<&[u8]> = row.try_get("peers")?;
+    Ok(stored
+        .map(serde_json::from_slice)
+        .transpose()?
+        .unwrap_or_default())
+}
+
+/// The rewards of the group that the session of a turn was compared with.
+pub(crate) async fn peers_of(
+    connection: &mut Connection<'_>,
+    turn_number: i64,
+) -> Result<Vec<f32>, Fault> {
+    let row = db::query(
+        "select peers from session_rewards
+         where session_number = (select session_number from turns where number = $1)
+         order by number desc limit 1",
+    )
+    .bind(turn_number)
+    .fetch_optional(connection)
+    .await?;
+    row.as_ref().map_or(Ok(Vec::new()), peers)
+}
+
 /// The rewards of a session, oldest first.
 pub(crate) async fn rewards_of(
     connection: &mut Connection<'_>,
@@ -284,7 +314,7 @@ pub(crate) async fn rewards_of(
 ) -> Result<Vec<SessionReward>, Fault> {
     let found = db::query(
         "select session_rewards.id, sessions.id as session_id, session_rewards.owner, client_id,
-                score, parts, received_ms
+                score, parts, received_ms, peers
          from session_rewards join sessions on sessions.number = session_rewards.session_number
          where session_number = $1 order by session_rewards.number",
     )
@@ -300,6 +330,7 @@ pub(crate) async fn rewards_of(
             client_id: some_text(row.try_get("client_id")?)?,
             score: score as f32,
             parts: serde_json::from_slice(row.try_get("parts")?)?,
+            peers: peers(row)?,
             received_ms: row.try_get("received_ms")?,
         })
     };

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use hone_domain::{Policy, PolicyVersion, Reason, take_fairly};
+use hone_domain::{Origin, Policy, PolicyVersion, Reason, take_fairly};
 use sqlx::AssertSqlSafe;
 
 use super::leases::Taking;
 use super::texts::{limit, signed, unsigned};
 use super::trials::Sides;
 use super::unreadable::readable;
-use super::{consent, leases, policies, rows, standings, trials, unreadable};
+use super::{consent, leases, policies, rewards, rows, standings, trials, unreadable};
 use crate::db::{self, Connection, Fault, corrupt};
 use hone_ledger::{
     Claim, ClaimedSamples, Consumer, LedgerError, PolicyStatus, Publish, Ready, Refusal,
@@ -332,6 +332,10 @@ async fn read(
         .score
         .ok_or_else(|| corrupt(format!("no score of transition {transition}")))?;
     let feedback = rows::load_feedback(connection, &turn).await?;
+    let peers = match turn.origin {
+        Origin::Rollout => rewards::peers_of(connection, candidate.turn_number).await?,
+        _ => Vec::new(),
+    };
     Ok(SampleMaterial {
         claim: Claim {
             transition,
@@ -344,6 +348,7 @@ async fn read(
         hint: verdict.hint,
         wish: verdict.wish,
         correction: rows::newest_correction(feedback),
+        peers,
     })
 }
 

@@ -42,6 +42,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0027_retention"
     "0028_session_rewards"
     "0029_outside"
+    "0030_jobs"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -73,6 +73,12 @@ async fn sqlite_passes_the_suite_of_storage() {
 }
 
 #[tokio::test]
+async fn sqlite_passes_the_suite_of_jobs() {
+    let folders = Folders::default();
+    suite::jobs(async || folders.open().await).await;
+}
+
+#[tokio::test]
 async fn sqlite_passes_the_suite_of_answers() {
     let folders = Folders::default();
     suite::answers(async || {

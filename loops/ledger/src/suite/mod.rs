@@ -8,6 +8,7 @@ mod collect;
 mod concurrent;
 mod erasure;
 mod feedback;
+mod jobs;
 mod judge;
 mod memories;
 mod people;
@@ -26,7 +27,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Answers, Ledger, Memories, Personal, Storage, Versions};
+use crate::{Answers, Jobs, Ledger, Memories, Personal, Storage, Versions};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -104,6 +105,29 @@ pub async fn memories(
         a_turn_is_read_once,
         a_verdict_is_read_once,
         erasure_and_consent_remove_them,
+    }
+}
+
+/// Runs every case of [`Jobs`]; `make` returns an empty ledger each time.
+pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() -> Arc<L>) {
+    macro_rules! job_cases {
+        ($($case:ident,)*) => {$(
+            let ledger = make().await;
+            let case = jobs::Case::new(ledger.clone());
+            Box::pin(jobs::$case(&case)).await;
+            case.world.assert_lawful(concat!("jobs::", stringify!($case))).await;
+            ledger.close().await;
+        )*};
+    }
+    job_cases! {
+        sets_are_kept_and_removed,
+        a_rollout_begins_its_groups_once,
+        a_job_is_held_by_one_and_ends_once,
+        what_is_lost_is_tried_again_and_then_skipped,
+        a_group_is_credited_once_with_its_last_episode,
+        cancelling_ends_what_waits_and_what_runs,
+        success_is_told_by_task_and_version,
+        an_erasure_takes_what_came_out,
     }
 }
 

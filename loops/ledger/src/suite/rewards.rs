@@ -29,6 +29,7 @@ fn reward(world: &World, of: &Turn, score: f32) -> SessionReward {
         client_id: None,
         score,
         parts: BTreeMap::new(),
+        peers: Vec::new(),
         received_ms: NOW,
     }
 }

@@ -119,6 +119,7 @@ async fn about_session(
         client_id: wish.client_id,
         score,
         parts: wish.rewards,
+        peers: Vec::new(),
         received_ms: http.clock.now_ms(),
     };
     let id = reward.id;

@@ -87,6 +87,7 @@ pub async fn add_trajectory(
                 client_id: body.id,
                 score,
                 parts: body.rewards.unwrap_or_default(),
+                peers: Vec::new(),
                 received_ms: http.clock.now_ms(),
             };
             reward_session(&http, reward).await?;

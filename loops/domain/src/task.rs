@@ -1,0 +1,245 @@
+//! Tasks that agents try, and orders to try them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Most tasks of a set.
+pub const TASKS_MAX: usize = 2_000;
+/// Most bytes of the files of one task.
+pub const TASK_BYTES_MAX: usize = 1 << 20;
+/// Most files of one task.
+pub const TASK_FILES_MAX: usize = 1_000;
+/// Most episodes of one group.
+pub const ATTEMPTS_MAX: u32 = 64;
+/// Most groups of one rollout.
+pub const GROUPS_MAX: u32 = 10_000;
+
+/// What an agent is asked to do, and how long it may take.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// What the agent is told.
+    pub instruction: String,
+    /// The file that an agent's only answer is written to, for agents that answer once.
+    pub answer_file: Option<String>,
+    /// How long the agent may take.
+    pub agent_seconds: u64,
+    /// How long the tests may take.
+    pub verifier_seconds: u64,
+}
+
+/// The files of a task by their paths, each relative to its folder.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskFiles {
+    /// What lies in the agent's work folder when it begins.
+    pub environment: BTreeMap<String, Vec<u8>>,
+    /// What decides whether it is solved; put there once the agent has ended. `test.sh` is run.
+    pub tests: BTreeMap<String, Vec<u8>>,
+    /// What solves it: `solve.sh` is run. Empty where nobody wrote one.
+    pub solution: BTreeMap<String, Vec<u8>>,
+}
+
+impl TaskFiles {
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        let all = self.all();
+        all.map(|(path, content)| path.len() + content.len()).sum()
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.all().count()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = (&String, &Vec<u8>)> {
+        let folders = [&self.environment, &self.tests, &self.solution];
+        folders.into_iter().flatten()
+    }
+}
+
+/// Whether a path stays below the folder that it is in.
+pub fn is_inside(path: &str) -> bool {
+    let part_is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    path.len() <= 255 && !path.contains(['\0', '\\']) && path.split('/').all(part_is_plain)
+}
+
+/// What is known of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// It was not checked yet.
+    New,
+    /// Its solution passes, and doing nothing does not.
+    Ready,
+    /// The check says that it cannot tell a solution from none.
+    Refused,
+    /// Its episodes failed again and again for no fault of the agent.
+    Quarantined,
+}
+
+impl TaskState {
+    /// The stored name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Ready => "ready",
+            Self::Refused => "refused",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}
+
+/// Who tries tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentKind {
+    /// The served model with a shell: it calls `bash` until it calls `submit`.
+    Bash,
+    /// The served model's one answer, written to the task's answer file.
+    Answer,
+}
+
+/// How tasks are tried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RolloutSpec {
+    /// Who tries.
+    pub agent: AgentKind,
+    /// Attempts per group, compared with each other.
+    pub attempts: u32,
+    /// Groups in all.
+    pub groups: u32,
+    /// It only measures: on held-out tasks, and nothing is learned from it.
+    pub evaluates: bool,
+    /// The version that answers; the newest where none is named, and 0 is the base model.
+    pub version: Option<u64>,
+    /// Most steps of an agent.
+    pub steps_max: u32,
+    /// Most tokens of a step.
+    pub tokens_max: u32,
+    /// Temperature.
+    pub temperature: f32,
+}
+
+impl RolloutSpec {
+    /// Checks what types cannot; the message names the field.
+    ///
+    /// # Errors
+    /// The first field that cannot be.
+    pub fn validate(&self) -> Result<(), String> {
+        let counts = [
+            ("attempts", self.attempts, ATTEMPTS_MAX),
+            ("groups", self.groups, GROUPS_MAX),
+            ("steps_max", self.steps_max, 1_000),
+            ("tokens_max", self.tokens_max, 1 << 20),
+        ];
+        for (name, count, most) in counts {
+            if !(1..=most).contains(&count) {
+                return Err(format!("{name} must be from 1 to {most}"));
+            }
+        }
+        if !(0.0..=2.0).contains(&self.temperature) {
+            return Err("temperature must be from 0 to 2".to_owned());
+        }
+        if self.evaluates {
+            return Ok(());
+        }
+        if self.attempts < 2 {
+            return Err(
+                "attempts must be at least 2, because attempts at a task are compared with each other; \
+                 with \"evaluate\": true one is enough"
+                    .to_owned(),
+            );
+        }
+        if self.temperature < 0.01 {
+            return Err("temperature must be above 0: at 0 all attempts are the same".to_owned());
+        }
+        if self.version.is_some() {
+            return Err(
+                "version is for \"evaluate\": true; what is learned from is answered by the newest"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// How much a task teaches at present: the variance of its success, 1 at a half, with one success and one failure added;
+/// tasks nobody tried teach most.
+pub fn learnability(tries: u64, passes: f64) -> f64 {
+    let success = (passes + 1.0) / (tries as f64 + 2.0);
+    4.0 * success * (1.0 - success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_inside() {
+        for good in ["a", "a/b.py", ".hidden", "a..b/c"] {
+            assert!(is_inside(good), "{good}");
+        }
+        for bad in [
+            "",
+            "/a",
+            "../a",
+            "a/../../b",
+            "a//b",
+            "./a",
+            "a/",
+            "a\0b",
+            "a\\b",
+            ".",
+        ] {
+            assert!(!is_inside(bad), "{bad:?}");
+        }
+        assert!(!is_inside(&"a/".repeat(200)));
+    }
+
+    #[test]
+    fn what_is_half_solved_teaches_most() {
+        assert_eq!(learnability(0, 0.0), 1.0);
+        assert_eq!(learnability(8, 4.0), 1.0);
+        assert!(learnability(8, 8.0) < learnability(8, 6.0));
+        assert!(learnability(8, 0.0) < learnability(4, 0.0));
+        assert_eq!(learnability(8, 0.0), learnability(8, 8.0));
+    }
+
+    #[test]
+    fn an_order_that_can_teach_nothing_is_refused() {
+        let spec = RolloutSpec {
+            agent: AgentKind::Bash,
+            attempts: 4,
+            groups: 1,
+            evaluates: false,
+            version: None,
+            steps_max: 8,
+            tokens_max: 256,
+            temperature: 1.0,
+        };
+        assert_eq!(spec.validate(), Ok(()));
+        type Change = fn(&mut RolloutSpec);
+        let rows: [(Change, &str); 6] = [
+            (|s| s.attempts = 1, "attempts must be at least 2"),
+            (|s| s.attempts = 65, "attempts must be from 1 to 64"),
+            (|s| s.groups = 0, "groups must be from 1"),
+            (|s| s.temperature = 0.0, "temperature must be above 0"),
+            (|s| s.temperature = f32::NAN, "temperature must be from 0"),
+            (|s| s.version = Some(0), "version is for"),
+        ];
+        for (change, says) in rows {
+            let mut bad = spec.clone();
+            change(&mut bad);
+            assert!(bad.validate().unwrap_err().contains(says), "{says}");
+        }
+        let measured = RolloutSpec {
+            attempts: 1,
+            evaluates: true,
+            version: Some(0),
+            temperature: 0.0,
+            ..spec
+        };
+        assert_eq!(measured.validate(), Ok(()));
+    }
+}
