@@ -54,6 +54,8 @@ pub struct Request {
     pub policy: PolicyChoice,
     /// The session's key.
     pub session_key: Option<String>,
+    /// Who asks.
+    pub origin: Origin,
     /// Main or side; by its words where the client does not say so.
     pub kind: Option<TurnKind>,
     /// The turn that the client names as the one it continues; one of the same scope.
@@ -474,7 +476,10 @@ impl InferenceService {
     /// it is the one that answers.
     fn admit(&self, request: &Request, session: SessionId) -> Admitted {
         let wanted = request.wanted(session);
-        let mut admitted = self.rules.admit(&request.owner, &request.scope, wanted);
+        let mut admitted = match request.origin {
+            Origin::Rollout => self.rules.admit_all(&request.owner, &request.scope, wanted),
+            _ => self.rules.admit(&request.owner, &request.scope, wanted),
+        };
         if admitted.policy == PolicyChoice::Newest {
             admitted.policy = self.policies.get().choice(&request.scope, session);
         }
@@ -543,7 +548,7 @@ impl InferenceService {
             group: (request.n > 1).then(|| GroupId(self.ids.next())),
             scope: request.scope.clone(),
             policy: admitted.policy.clone(),
-            origin: Origin::User,
+            origin: request.origin,
             kind: request.kind(),
             prompt_tokens: prepared.tokens.clone(),
             sampling: request.sampling.clone(),
@@ -602,7 +607,8 @@ impl InferenceService {
         let (Some(parent), Some(collect)) = (binding.parent, &self.collect) else {
             return;
         };
-        if binding.next_state.is_empty() {
+        // What tests say of the end tells how good a step of an episode was, not what it was answered.
+        if binding.next_state.is_empty() || request.origin == Origin::Rollout {
             return;
         }
         let observed = Observed {

@@ -1,7 +1,7 @@
 //! What every API of completions does: one way from a checked conversation to the ask, and one way
 //! from its choices to a reply.
 
-use hone_domain::{Ask, Message, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError};
+use hone_domain::{Ask, Message, Origin, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError};
 use serde_json::{Map, Value};
 
 use super::set_header;
@@ -300,6 +300,7 @@ impl Talk {
             keeper: context.caller.keeper().cloned(),
             policy,
             session_key: wish.session_key,
+            origin: Origin::User,
             kind: wish.kind,
             continues: None,
             done: wish.done,

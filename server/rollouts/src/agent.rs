@@ -1,0 +1,243 @@
+//! An episode from its first jail to its reward.
+
+use std::time::{Duration, Instant};
+
+use hone_domain::{AgentKind, JobReason, Message, Role, SessionId};
+use hone_rollout::{Episode, Played};
+use hone_tools::{Command, Jail, Outcome, Snapshot, ToolResult};
+use serde_json::{Value, json};
+use tokio::time::timeout_at;
+
+use crate::Players;
+use crate::ask::{Asking, Unanswered};
+use crate::words::{Act, OBSERVATION_BYTES, act, answer, opening, tools};
+use crate::work::{Verified, broken};
+
+/// What an agent did.
+#[derive(Default)]
+struct Work {
+    steps: u32,
+    session: Option<SessionId>,
+    version: Option<u64>,
+    /// Time that its commands took.
+    tool_ms: u64,
+}
+
+impl Work {
+    fn answered(&mut self, answered: &crate::ask::Answered) {
+        self.steps += 1;
+        self.session = Some(answered.session);
+        self.version = Some(answered.version.0);
+    }
+}
+
+impl Players {
+    /// Plays an episode to its end.
+    pub(crate) async fn played(&self, episode: &Episode) -> Played {
+        let begun = Instant::now();
+        let jail = match self.open(&episode.files).await {
+            Ok(jail) => jail,
+            Err(error) => return broken(&error),
+        };
+        let opened_ms = millis(begun);
+        let mut work = Work::default();
+        let deadline = begun + Duration::from_secs(episode.task.agent_seconds);
+        let agent = self.agent(episode, &*jail, &mut work);
+        let ended = timeout_at(deadline.into(), agent).await;
+        let agent_ms = millis(begun) - opened_ms;
+        let outcome = match ended {
+            Ok(Ok(reason)) => Some(reason),
+            Ok(Err(played)) => {
+                jail.close().await;
+                return played;
+            }
+            Err(_) => None,
+        };
+        let result = |more: Value| {
+            let mut result = json!({
+                "steps": work.steps, "agent_ms": agent_ms, "tool_ms": work.tool_ms, "jail_ms": opened_ms,
+            });
+            if let (Some(into), Some(more)) = (result.as_object_mut(), more.as_object()) {
+                into.extend(more.clone());
+            }
+            result
+        };
+        // How long the machine took is no sign of how well the agent did.
+        let Some(reason) = outcome else {
+            jail.close().await;
+            return Played::Unknown {
+                reason: JobReason::Time,
+                session: work.session,
+                result: result(Value::Null),
+            };
+        };
+        let snapshot = left(&*jail).await;
+        jail.close().await;
+        let testing = Instant::now();
+        let verified = match snapshot {
+            Ok(snapshot) => self.verify(&episode.task, &episode.files, &snapshot).await,
+            Err(error) => Err(error),
+        };
+        match verified {
+            Err(error) => broken(&error),
+            Ok(Verified::Nothing(why)) => Played::Unknown {
+                reason: JobReason::Verifier,
+                session: work.session,
+                result: result(json!({"verifier_ms": millis(testing), "error": why})),
+            },
+            Ok(Verified::Reward(reward, output)) => Played::Ended {
+                reason,
+                reward,
+                version: work.version,
+                session: work.session,
+                result: result(json!({"verifier_ms": millis(testing), "test_output": output})),
+            },
+        }
+    }
+
+    async fn agent(
+        &self,
+        episode: &Episode,
+        jail: &dyn Jail,
+        work: &mut Work,
+    ) -> Result<JobReason, Played> {
+        match episode.how.agent {
+            AgentKind::Bash => self.shell(episode, jail, work).await,
+            AgentKind::Answer => self.answer(episode, jail, work).await,
+        }
+    }
+
+    /// The model with a shell.
+    async fn shell(
+        &self,
+        episode: &Episode,
+        jail: &dyn Jail,
+        work: &mut Work,
+    ) -> Result<JobReason, Played> {
+        let can_call = self.inference.language.manner().calls.is_some();
+        let asking = Asking::new(self, episode, can_call.then(tools)).await?;
+        let mut messages = opening(&episode.task.instruction, true, can_call);
+        for step in 0..episode.how.steps_max {
+            let answered = match asking.ask(step, messages.clone()).await {
+                Ok(answered) => answered,
+                Err(Unanswered::Full) if step > 0 => return Ok(JobReason::Context),
+                Err(why) => return Err(unanswered(why)),
+            };
+            work.answered(&answered);
+            let shown = match act(&answered.said, can_call) {
+                Act::Submit => return Ok(JobReason::Submitted),
+                Act::Unclear(what) => what,
+                Act::Run(command) => {
+                    let command = Command::argv(["bash", "-c", &command]).cwd("/app");
+                    let most = Duration::from_secs(self.config.command_seconds);
+                    let result = jail.exec(command.timeout(most)).await;
+                    if result.outcome == Outcome::Unknown {
+                        return Err(Played::Broken {
+                            reason: JobReason::Jail,
+                            what: observation(&result),
+                        });
+                    }
+                    work.tool_ms += result.wall_ms;
+                    observation(&result)
+                }
+            };
+            let call = answered.message.tool_calls.first().map(|call| call.id.clone());
+            messages.push(answered.message);
+            messages.push(Message {
+                tool_call_id: call.clone(),
+                ..Message::text(if call.is_some() { Role::Tool } else { Role::User }, shown)
+            });
+        }
+        Ok(JobReason::Steps)
+    }
+
+    /// The model's one answer, as the file that is asked for.
+    async fn answer(
+        &self,
+        episode: &Episode,
+        jail: &dyn Jail,
+        work: &mut Work,
+    ) -> Result<JobReason, Played> {
+        let asking = Asking::new(self, episode, None).await?;
+        let messages = opening(&episode.task.instruction, false, false);
+        let answered = asking.ask(0, messages).await.map_err(unanswered)?;
+        work.answered(&answered);
+        let file = episode.task.answer_file.as_deref().unwrap_or("answer.txt");
+        let text = answer(&answered.said.content);
+        let put = jail.put(&format!("/app/{file}"), text.as_bytes()).await;
+        put.map_err(|error| broken(&error))?;
+        Ok(JobReason::Submitted)
+    }
+}
+
+/// What an agent leaves behind, once nothing of it runs any more.
+async fn left(jail: &dyn Jail) -> Result<Snapshot, hone_tools::ToolsError> {
+    jail.kill_all().await?;
+    jail.snapshot().await
+}
+
+fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+fn unanswered(why: Unanswered) -> Played {
+    let what = match why {
+        Unanswered::Full => "the task is longer than the model can read".to_owned(),
+        Unanswered::Broken(what) => what,
+    };
+    Played::Broken {
+        reason: JobReason::Model,
+        what,
+    }
+}
+
+/// What the agent is shown of a command.
+fn observation(result: &ToolResult) -> String {
+    let mut text = result.stdout.text();
+    let errors = result.stderr.text();
+    if !errors.is_empty() {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&errors);
+    }
+    if let Some(by) = result.killed_by {
+        let by = serde_json::to_value(by).unwrap_or_default();
+        text.push_str(&format!("\n[ended: {}]", by.as_str().unwrap_or_default()));
+    } else if result.exit != Some(0) {
+        let code = result.exit.map_or_else(|| "a signal".to_owned(), |code| code.to_string());
+        text.push_str(&format!("\n[exit {code}]"));
+    }
+    shortened(text.trim_end())
+}
+
+/// A text with its middle left out, where it is long.
+fn shortened(text: &str) -> String {
+    if text.is_empty() {
+        return "[no output]".to_owned();
+    }
+    if text.len() <= OBSERVATION_BYTES {
+        return text.to_owned();
+    }
+    let half = OBSERVATION_BYTES / 2;
+    let head = text.floor_char_boundary(half);
+    let tail = text.ceil_char_boundary(text.len() - half);
+    let cut = tail - head;
+    format!("{}\n[{cut} bytes left out]\n{}", &text[..head], &text[tail..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_outputs_lose_their_middle() {
+        assert_eq!(shortened(""), "[no output]");
+        assert_eq!(shortened("short"), "short");
+        let long = format!("begin{}end", "é".repeat(OBSERVATION_BYTES));
+        let cut = shortened(&long);
+        assert!(cut.starts_with("begin") && cut.ends_with("end"));
+        assert!(cut.contains("bytes left out"));
+        assert!(cut.len() < OBSERVATION_BYTES + 64, "{}", cut.len());
+    }
+}

@@ -1,0 +1,201 @@
+//! One step of an agent: an ask like everybody's, behind users.
+
+use hone_domain::{
+    JobReason, MemoryMode, Message, Origin, Policy, PolicyChoice, PolicyVersion, RequestId,
+    Sampling, ServeError, SessionId, ToolCall, TurnKind,
+};
+use hone_api_types::tools::Offer;
+use hone_inference::{OpenError, Piece, PromptSource, Request, Shape, call_id};
+use hone_rollout::{Episode, Played};
+use serde_json::{Map, Value, json};
+
+use crate::Players;
+use crate::words::Said;
+
+/// What a model answered.
+pub(crate) struct Answered {
+    pub(crate) said: Said,
+    /// The message as the conversation goes on with it.
+    pub(crate) message: Message,
+    pub(crate) session: SessionId,
+    pub(crate) version: PolicyVersion,
+}
+
+/// Why it did not.
+pub(crate) enum Unanswered {
+    /// The conversation is as long as the model can read.
+    Full,
+    /// Something failed that is no fault of the agent.
+    Broken(String),
+}
+
+impl Unanswered {
+    fn of(error: &OpenError) -> Self {
+        match error {
+            OpenError::Serve(error) => Self::of_serve(error),
+            other => Self::Broken(other.to_string()),
+        }
+    }
+
+    fn of_serve(error: &ServeError) -> Self {
+        match error {
+            ServeError::TooLong { .. } => Self::Full,
+            other => Self::Broken(other.to_string()),
+        }
+    }
+}
+
+/// What stays the same over the steps of an episode.
+pub(crate) struct Asking<'a> {
+    players: &'a Players,
+    episode: &'a Episode,
+    policy: PolicyChoice,
+    tools: Option<Vec<Value>>,
+    shape: Option<Shape>,
+}
+
+impl<'a> Asking<'a> {
+    /// What an episode is asked with; `tools` are demanded.
+    pub(crate) async fn new(
+        players: &'a Players,
+        episode: &'a Episode,
+        tools: Option<Vec<Value>>,
+    ) -> Result<Self, Played> {
+        let broken = |what: String| Played::Broken {
+            reason: JobReason::Model,
+            what,
+        };
+        let policy = players.policy(episode).await.map_err(broken)?;
+        let shape = match &tools {
+            None => None,
+            Some(tools) => {
+                let choice = json!("required");
+                let offer = Offer::of(tools, Some(&choice), Some(false));
+                let style = players.inference.language.manner().calls;
+                let shape = offer.and_then(|offer| match offer {
+                    Some(offer) => offer.shape(style, None),
+                    None => Ok(None),
+                });
+                shape.map_err(|error| broken(error.to_string()))?
+            }
+        };
+        Ok(Self {
+            players,
+            episode,
+            policy,
+            tools,
+            shape,
+        })
+    }
+
+    fn request(&self, step: u32, messages: Vec<Message>) -> Request {
+        let (episode, inference) = (self.episode, &self.players.inference);
+        let id = inference.ids.next();
+        let (high, low) = id.as_u64_pair();
+        Request {
+            id: RequestId(id),
+            owner: episode.owner.clone(),
+            keeper: None,
+            scope: episode.scope.clone(),
+            source: None,
+            policy: self.policy.clone(),
+            session_key: Some(format!(
+                "episode-{}-{}",
+                episode.job.id, episode.job.fence
+            )),
+            origin: Origin::Rollout,
+            kind: Some(TurnKind::Main),
+            continues: None,
+            done: false,
+            store: true,
+            despite_store_false: false,
+            memory: Some(MemoryMode::Off),
+            messages,
+            prompt: PromptSource::Chat {
+                tools: self.tools.clone(),
+                extra: Map::new(),
+            },
+            n: 1,
+            first_index: 0,
+            sampling: Sampling {
+                temperature: episode.how.temperature,
+                seed: high.rotate_left(32) ^ low,
+                ..Sampling::default()
+            },
+            max_tokens: Some(episode.how.tokens_max),
+            stops: Vec::new(),
+            ignore_end: false,
+            prediction: None,
+            prompt_logprobs: None,
+            single_call: self.tools.is_some(),
+            shape: self.shape.clone(),
+            form_members: None,
+            metadata: [
+                ("episode_id".to_owned(), episode.job.id.prefixed()),
+                ("rollout_id".to_owned(), episode.rollout.prefixed()),
+                ("step".to_owned(), step.to_string()),
+            ]
+            .into(),
+            parent: None,
+            checks: Vec::new(),
+        }
+    }
+
+    /// Asks for the next step.
+    pub(crate) async fn ask(
+        &self,
+        step: u32,
+        messages: Vec<Message>,
+    ) -> Result<Answered, Unanswered> {
+        let inference = &self.players.inference;
+        let opened = inference.open(self.request(step, messages)).await;
+        let mut opened = opened.map_err(|error| Unanswered::of(&error))?;
+        let Some(mut choice) = opened.choices.pop() else {
+            return Err(Unanswered::Broken("nobody was asked".to_owned()));
+        };
+        let mut said = Said::default();
+        while let Some(piece) = choice.pieces.recv().await {
+            match piece {
+                Piece::Started { .. } => {}
+                Piece::Token(_, _, parts) | Piece::Rest(parts) => said.add(parts),
+                Piece::Failed(error) => return Err(Unanswered::of_serve(&error)),
+                Piece::Ended(ended) => {
+                    let calls = said.calls.iter().enumerate().map(|(at, call)| ToolCall {
+                        id: call_id(ended.turn, at),
+                        name: call.name.clone(),
+                        arguments: call.arguments.clone(),
+                    });
+                    let mut message = Message::text(hone_domain::Role::Assistant, &*said.content);
+                    message.tool_calls = calls.collect();
+                    return Ok(Answered {
+                        message,
+                        said,
+                        session: ended.session,
+                        version: ended.version,
+                    });
+                }
+            }
+        }
+        Err(Unanswered::Broken("the answer broke off".to_owned()))
+    }
+}
+
+impl Players {
+    /// Which version answers.
+    async fn policy(&self, episode: &Episode) -> Result<PolicyChoice, String> {
+        let Some(version) = episode.how.version else {
+            return Ok(PolicyChoice::Newest);
+        };
+        if PolicyVersion(version).is_base() {
+            return Ok(PolicyChoice::Base);
+        }
+        let found = self.versions.version(&episode.scope, PolicyVersion(version), 0);
+        let found = found.await.map_err(|error| error.to_string())?;
+        let record = found.map(|view| view.record);
+        let policy: Option<Policy> = record
+            .filter(|r| !(r.is_pruned || r.is_tainted || r.is_retired))
+            .map(|record| record.policy);
+        let policy = policy.ok_or_else(|| format!("there is no version {version} to answer"))?;
+        Ok(PolicyChoice::of(&policy))
+    }
+}

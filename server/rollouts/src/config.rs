@@ -1,0 +1,96 @@
+//! Settings of jails, and the executor that they name.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hone_tools::{Bubblewrap, Executor, GuestProgram, JailSpec, PlainProcess};
+use serde::{Deserialize, Serialize};
+
+/// Where agents work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecutorKind {
+    /// In jails by bubblewrap.
+    Bubblewrap,
+    /// In processes of this machine, without isolation.
+    Process,
+    /// Nowhere: tasks can be neither checked nor tried.
+    Off,
+}
+
+/// Settings of jails; the defaults stand in `configs/default.toml`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolsConfig {
+    /// Where agents work.
+    pub executor: ExecutorKind,
+    /// Most memory of a jail.
+    pub memory_bytes: u64,
+    /// Most processes of a jail.
+    pub processes: u64,
+    /// Most bytes of all files of a jail.
+    pub disk_bytes: u64,
+    /// How long one command of an agent may take.
+    pub command_seconds: u64,
+    /// The program that runs inside jails as their first process; empty is this one.
+    pub guest: String,
+}
+
+impl ToolsConfig {
+    /// Checks what types cannot; the message names the key.
+    ///
+    /// # Errors
+    /// The first key that cannot be.
+    pub fn validate(&self) -> Result<(), String> {
+        let counts = [
+            ("tools.memory_bytes", self.memory_bytes, 64 << 20),
+            ("tools.processes", self.processes, 8),
+            ("tools.disk_bytes", self.disk_bytes, 1 << 20),
+            ("tools.command_seconds", self.command_seconds, 1),
+        ];
+        match counts.iter().find(|(_, value, least)| value < least) {
+            Some((key, _, least)) => Err(format!("{key} must be at least {least}")),
+            None => Ok(()),
+        }
+    }
+
+    /// A jail of these limits.
+    pub(crate) fn spec(&self) -> JailSpec {
+        JailSpec {
+            memory_bytes: self.memory_bytes,
+            processes: self.processes,
+            disk_bytes: self.disk_bytes,
+            file_bytes: self.disk_bytes,
+            ..JailSpec::default()
+        }
+    }
+}
+
+/// The executor that the settings name.
+///
+/// # Errors
+/// Why there is none, and what to do.
+pub fn executor(config: &ToolsConfig) -> Result<Arc<dyn Executor>, String> {
+    let path = match config.guest.is_empty() {
+        true => std::env::current_exe().map_err(|error| error.to_string())?,
+        false => PathBuf::from(&config.guest),
+    };
+    let guest = GuestProgram {
+        path,
+        arguments: vec!["guest".to_owned()],
+    };
+    match config.executor {
+        ExecutorKind::Off => Err(
+            "tools.executor is \"off\" on this server; an admin can set it to \"bubblewrap\""
+                .to_owned(),
+        ),
+        ExecutorKind::Bubblewrap => {
+            let jails = Bubblewrap::new(guest).map_err(|error| error.to_string())?;
+            Ok(Arc::new(jails))
+        }
+        ExecutorKind::Process => {
+            let jails = PlainProcess::without_isolation(guest).map_err(|error| error.to_string())?;
+            Ok(Arc::new(jails))
+        }
+    }
+}
