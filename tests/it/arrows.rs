@@ -84,6 +84,7 @@ const NEVER: &[(&str, &[&str])] = &[
         "hone-train",
         &["hone-cuda", "hone-ledger-sql", "axum", "reqwest"],
     ),
+    ("hone-tools", &["hone-*", "sqlx", "axum", "reqwest"]),
     (
         "hone-starter",
         &[

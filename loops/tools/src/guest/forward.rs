@@ -1,0 +1,146 @@
+//! The one way out: connections to 127.0.0.1:8088 in the jail go to the socket of the model.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Where commands reach the model.
+const PORT: u16 = 8088;
+/// Most connections at a time. Further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 64;
+/// Bytes on their way in one direction of one connection.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Bytes on their way from one side to the other.
+#[derive(Default)]
+struct Way {
+    bytes: Vec<u8>,
+    at: usize,
+    read_ended: bool,
+    write_ended: bool,
+}
+
+impl Way {
+    /// Moves what can be moved. False when the connection is broken.
+    fn pump(&mut self, from: &mut impl Read, to: &mut impl Write, end: impl Fn()) -> bool {
+        loop {
+            if self.at == self.bytes.len() && !self.read_ended {
+                self.bytes.resize(BUFFER_BYTES, 0);
+                self.at = 0;
+                let read = from.read(&mut self.bytes);
+                self.bytes.truncate(*read.as_ref().unwrap_or(&0));
+                match read {
+                    Ok(0) => self.read_ended = true,
+                    Ok(_) => {}
+                    Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+                }
+            }
+            if self.at == self.bytes.len() {
+                if !self.write_ended {
+                    self.write_ended = true;
+                    end();
+                }
+                return true;
+            }
+            match to.write(&self.bytes[self.at..]) {
+                Ok(n) => self.at += n,
+                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn full(&self) -> bool {
+        self.at < self.bytes.len()
+    }
+}
+
+struct Connection {
+    near: TcpStream,
+    far: UnixStream,
+    out: Way,
+    back: Way,
+}
+
+impl Connection {
+    fn pump(&mut self) -> bool {
+        let (near, far) = (&self.near, &self.far);
+        let out = self.out.pump(&mut &*near, &mut &*far, || {
+            let _ = far.shutdown(Shutdown::Write);
+        });
+        let back = self.back.pump(&mut &*far, &mut &*near, || {
+            let _ = near.shutdown(Shutdown::Write);
+        });
+        out && back && !(self.out.write_ended && self.back.write_ended)
+    }
+}
+
+/// The listener and its connections.
+pub(super) struct Forward {
+    listener: TcpListener,
+    model: PathBuf,
+    connections: Vec<Connection>,
+}
+
+impl Forward {
+    pub(super) fn listen(model: PathBuf) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", PORT))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener,
+            model,
+            connections: Vec::new(),
+        })
+    }
+
+    pub(super) fn pump(&mut self) {
+        while self.connections.len() < CONNECTIONS_MAX {
+            let Ok((near, _)) = self.listener.accept() else {
+                break;
+            };
+            // A model that is away closes the connection at once.
+            if let Ok(connection) = self.connect(near) {
+                self.connections.push(connection);
+            }
+        }
+        self.connections.retain_mut(Connection::pump);
+    }
+
+    fn connect(&self, near: TcpStream) -> io::Result<Connection> {
+        let far = UnixStream::connect(&self.model)?;
+        near.set_nonblocking(true)?;
+        near.set_nodelay(true)?;
+        far.set_nonblocking(true)?;
+        Ok(Connection {
+            near,
+            far,
+            out: Way::default(),
+            back: Way::default(),
+        })
+    }
+
+    /// What is waited for: a descriptor, to read, to write.
+    pub(super) fn waits(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool, bool)> {
+        let more = self.connections.len() < CONNECTIONS_MAX;
+        let listener = more.then(|| (self.listener.as_fd(), true, false));
+        let connections = self.connections.iter().flat_map(|c| {
+            [
+                (
+                    c.near.as_fd(),
+                    !c.out.full() && !c.out.read_ended,
+                    c.back.full(),
+                ),
+                (
+                    c.far.as_fd(),
+                    !c.back.full() && !c.back.read_ended,
+                    c.out.full(),
+                ),
+            ]
+        });
+        // A descriptor of which nothing is wanted would still wake the loop when it hangs up.
+        listener
+            .into_iter()
+            .chain(connections.filter(|(_, read, write)| *read || *write))
+    }
+}

@@ -1,0 +1,6 @@
+//! Jails as callers use them, on this machine's real bubblewrap.
+#![allow(clippy::unwrap_used)]
+
+mod basics;
+mod measure;
+mod support;
