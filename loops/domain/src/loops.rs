@@ -16,16 +16,19 @@ pub enum Loop {
     Train,
     /// Remembers.
     Memory,
+    /// Has agents try tasks.
+    Rollout,
 }
 
 impl Loop {
     /// Every loop.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Serve,
         Self::Collect,
         Self::Judge,
         Self::Train,
         Self::Memory,
+        Self::Rollout,
     ];
 
     /// The loop of this name.
@@ -41,6 +44,7 @@ impl Loop {
             Self::Judge => "judge",
             Self::Train => "train",
             Self::Memory => "memory",
+            Self::Rollout => "rollout",
         }
     }
 }

@@ -25,6 +25,7 @@ pub mod people;
 pub mod plain;
 pub mod replies;
 pub mod responses;
+pub mod rollouts;
 pub mod sampling;
 mod schema;
 mod schema_size;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use hone_collect::{Input, Spool};
 use hone_domain::{AdapterImporter, Policies};
-use hone_ledger::{Ledger, Memories, Personal, Versions};
-use hone_runtime::{Clock, Ids, Latest, Outbox, StatusRegistry};
+use hone_ledger::{Jobs, Ledger, Memories, Personal, Versions};
+use hone_runtime::{Clock, Ids, Latest, Notification, Outbox, StatusRegistry};
 use tokio::sync::Semaphore;
 
 use crate::HttpConfig;
@@ -47,6 +47,10 @@ pub struct Http {
     pub personal: Arc<dyn Personal>,
     /// What people said once; the same ledger.
     pub memories: Arc<dyn Memories>,
+    /// Tasks, rollouts and jobs; the same ledger.
+    pub jobs: Arc<dyn Jobs>,
+    /// Wakes who works on them, or why nobody does.
+    pub rollouts: Result<Outbox<Notification>, String>,
     /// The same as answers are shown it.
     pub remembered: Arc<SharedMemories>,
     /// Carries out wishes to be forgotten.

@@ -722,6 +722,8 @@ impl Stage {
             collect,
             personal: ledger.clone(),
             memories: ledger.clone(),
+            jobs: ledger.clone(),
+            rollouts: Ok(hone_runtime::queue(1, hone_runtime::Overflow::DropOldest).0),
             remembered,
             spool: eraser.spool.clone(),
             eraser,

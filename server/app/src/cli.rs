@@ -53,6 +53,12 @@ enum Command {
     /// Look at published versions of a running server, roll back, pin, compare.
     #[command(subcommand)]
     Versions(manage::VersionsCommand),
+    /// Tasks that agents try.
+    #[command(subcommand)]
+    Tasks(manage::TasksCommand),
+    /// Have agents try tasks, and learn from it or measure.
+    #[command(subcommand)]
+    Rollout(manage::RolloutCommand),
     /// Look whether everything is well, and say what to do where it is not.
     Doctor(upkeep::DoctorArgs),
     /// Copy the data folder while the server runs.
@@ -81,6 +87,9 @@ enum Command {
         #[arg(value_enum)]
         shell: CompletionShell,
     },
+    /// The first process of a jail; started by this program alone.
+    #[command(hide = true)]
+    Guest,
     /// Make and measure the built-in starter model.
     #[command(subcommand)]
     Starter(starter::StarterCommand),
@@ -190,7 +199,10 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Health(args)) => health::health(&args),
         Some(Command::Export(command)) => upkeep::export(&command),
         Some(Command::Import(command)) => manage::import(command),
+        Some(Command::Tasks(command)) => manage::tasks(command),
+        Some(Command::Rollout(command)) => manage::rollout(command),
         Some(Command::Completions { shell }) => put(&completions(shell), &mut io::stdout()),
+        Some(Command::Guest) => return hone_tools::guest::main(),
         Some(Command::Starter(command)) => starter::run(command),
     };
     match result {

@@ -1,8 +1,9 @@
-//! `hone versions` and `hone import`: looks at and decides about published versions of a running
-//! server.
+//! `hone versions`, `hone import`, `hone tasks` and `hone rollout`: looks at and decides about what a running server has.
 
 mod call;
 mod import;
+mod rollouts;
+mod tasks;
 mod text;
 
 use std::fmt::Write as _;
@@ -17,6 +18,8 @@ use text::{hold, list, one, pairs, refusals, scopes};
 
 pub(crate) use call::client;
 pub(crate) use import::{ImportCommand, import};
+pub(crate) use rollouts::{RolloutCommand, rollout};
+pub(crate) use tasks::{TasksCommand, tasks};
 
 /// What to do with versions.
 #[derive(Debug, Subcommand)]

@@ -1,7 +1,7 @@
 //! Whose policy a request is about, and what may be learned from it.
 
 use hone_domain::{
-    Admitted, Collect, Consent, Consents, Scope, SessionCredit, Wanted, admit, collect,
+    Admitted, Collect, Consent, Consents, Holdback, Scope, SessionCredit, Wanted, admit, collect,
 };
 use hone_runtime::Latest;
 use serde::Serialize;
@@ -134,7 +134,14 @@ impl Rules {
     /// The same without a draw of the control group, which is about what people say.
     pub fn admit_all(&self, owner: &str, scope: &Scope, wanted: Wanted) -> Admitted {
         let (consent, _) = self.consent(owner, scope);
-        admit(consent, Holdback::default(), wanted)
+        admit(
+            consent,
+            Holdback {
+                share: 0.0,
+                seed: 0,
+            },
+            wanted,
+        )
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout_at;
 
 use crate::Players;
 use crate::ask::{Asking, Unanswered};
-use crate::words::{Act, OBSERVATION_BYTES, act, answer, opening, tools};
+use crate::words::{Act, OBSERVATION_BYTES, act, answer, opening, question, tools};
 use crate::work::{Verified, broken};
 
 /// What an agent did.
@@ -116,7 +116,7 @@ impl Players {
     ) -> Result<JobReason, Played> {
         let can_call = self.inference.language.manner().calls.is_some();
         let asking = Asking::new(self, episode, can_call.then(tools)).await?;
-        let mut messages = opening(&episode.task.instruction, true, can_call);
+        let mut messages = opening(&episode.task.instruction, can_call);
         for step in 0..episode.how.steps_max {
             let answered = match asking.ask(step, messages.clone()).await {
                 Ok(answered) => answered,
@@ -141,11 +141,22 @@ impl Players {
                     observation(&result)
                 }
             };
-            let call = answered.message.tool_calls.first().map(|call| call.id.clone());
+            let call = answered
+                .message
+                .tool_calls
+                .first()
+                .map(|call| call.id.clone());
             messages.push(answered.message);
             messages.push(Message {
                 tool_call_id: call.clone(),
-                ..Message::text(if call.is_some() { Role::Tool } else { Role::User }, shown)
+                ..Message::text(
+                    if call.is_some() {
+                        Role::Tool
+                    } else {
+                        Role::User
+                    },
+                    shown,
+                )
             });
         }
         Ok(JobReason::Steps)
@@ -159,11 +170,14 @@ impl Players {
         work: &mut Work,
     ) -> Result<JobReason, Played> {
         let asking = Asking::new(self, episode, None).await?;
-        let messages = opening(&episode.task.instruction, false, false);
+        let file = episode.task.answer_file.as_deref();
+        let messages = question(&episode.task.instruction, file);
         let answered = asking.ask(0, messages).await.map_err(unanswered)?;
         work.answered(&answered);
-        let file = episode.task.answer_file.as_deref().unwrap_or("answer.txt");
-        let text = answer(&answered.said.content);
+        let (file, text) = match file {
+            Some(file) => (file, answer(&answered.said.content)),
+            None => ("answer.txt", answered.said.content),
+        };
         let put = jail.put(&format!("/app/{file}"), text.as_bytes()).await;
         put.map_err(|error| broken(&error))?;
         Ok(JobReason::Submitted)
@@ -205,7 +219,9 @@ fn observation(result: &ToolResult) -> String {
         let by = serde_json::to_value(by).unwrap_or_default();
         text.push_str(&format!("\n[ended: {}]", by.as_str().unwrap_or_default()));
     } else if result.exit != Some(0) {
-        let code = result.exit.map_or_else(|| "a signal".to_owned(), |code| code.to_string());
+        let code = result
+            .exit
+            .map_or_else(|| "a signal".to_owned(), |code| code.to_string());
         text.push_str(&format!("\n[exit {code}]"));
     }
     shortened(text.trim_end())
@@ -223,7 +239,11 @@ fn shortened(text: &str) -> String {
     let head = text.floor_char_boundary(half);
     let tail = text.ceil_char_boundary(text.len() - half);
     let cut = tail - head;
-    format!("{}\n[{cut} bytes left out]\n{}", &text[..head], &text[tail..])
+    format!(
+        "{}\n[{cut} bytes left out]\n{}",
+        &text[..head],
+        &text[tail..]
+    )
 }
 
 #[cfg(test)]

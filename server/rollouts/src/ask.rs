@@ -1,10 +1,10 @@
 //! One step of an agent: an ask like everybody's, behind users.
 
+use hone_api_types::tools::Offer;
 use hone_domain::{
     JobReason, MemoryMode, Message, Origin, Policy, PolicyChoice, PolicyVersion, RequestId,
     Sampling, ServeError, SessionId, ToolCall, TurnKind,
 };
-use hone_api_types::tools::Offer;
 use hone_inference::{OpenError, Piece, PromptSource, Request, Shape, call_id};
 use hone_rollout::{Episode, Played};
 use serde_json::{Map, Value, json};
@@ -99,10 +99,7 @@ impl<'a> Asking<'a> {
             scope: episode.scope.clone(),
             source: None,
             policy: self.policy.clone(),
-            session_key: Some(format!(
-                "episode-{}-{}",
-                episode.job.id, episode.job.fence
-            )),
+            session_key: Some(format!("episode-{}-{}", episode.job.id, episode.job.fence)),
             origin: Origin::Rollout,
             kind: Some(TurnKind::Main),
             continues: None,
@@ -186,10 +183,12 @@ impl Players {
         let Some(version) = episode.how.version else {
             return Ok(PolicyChoice::Newest);
         };
-        if PolicyVersion(version).is_base() {
+        if PolicyVersion(version) == PolicyVersion::BASE {
             return Ok(PolicyChoice::Base);
         }
-        let found = self.versions.version(&episode.scope, PolicyVersion(version), 0);
+        let found = self
+            .versions
+            .version(&episode.scope, PolicyVersion(version), 0);
         let found = found.await.map_err(|error| error.to_string())?;
         let record = found.map(|view| view.record);
         let policy: Option<Policy> = record

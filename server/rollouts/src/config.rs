@@ -86,10 +86,12 @@ pub fn executor(config: &ToolsConfig) -> Result<Arc<dyn Executor>, String> {
         ),
         ExecutorKind::Bubblewrap => {
             let jails = Bubblewrap::new(guest).map_err(|error| error.to_string())?;
+            jails.check().map_err(|error| error.to_string())?;
             Ok(Arc::new(jails))
         }
         ExecutorKind::Process => {
-            let jails = PlainProcess::without_isolation(guest).map_err(|error| error.to_string())?;
+            let jails =
+                PlainProcess::without_isolation(guest).map_err(|error| error.to_string())?;
             Ok(Arc::new(jails))
         }
     }

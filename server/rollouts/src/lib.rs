@@ -16,9 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use hone_collect::{Input, Rewarding};
-use hone_domain::{
-    ReturnRule, SessionCredit, SessionId, SessionReward, TaskFiles, TaskSpec,
-};
+use hone_domain::{ReturnRule, SessionCredit, SessionId, SessionReward, TaskFiles, TaskSpec};
 use hone_inference::InferenceService;
 use hone_ledger::Versions;
 use hone_rollout::{Checked, Episode, Played, Player};

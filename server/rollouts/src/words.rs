@@ -39,17 +39,20 @@ pub(crate) fn tools() -> Vec<Value> {
     ]
 }
 
-/// How an agent begins.
-pub(crate) fn opening(instruction: &str, has_shell: bool, can_call: bool) -> Vec<Message> {
-    let told = match (has_shell, can_call) {
-        (true, true) => WITH_CALLS,
-        (true, false) => WITH_BLOCKS,
-        (false, _) => ONE_ANSWER,
-    };
+/// How an agent with a shell begins.
+pub(crate) fn opening(instruction: &str, can_call: bool) -> Vec<Message> {
+    let told = if can_call { WITH_CALLS } else { WITH_BLOCKS };
     vec![
         Message::text(Role::System, told),
         Message::text(Role::User, instruction),
     ]
+}
+
+/// What a model is asked whose one answer is the content of a file, or is looked at as it is where none is named.
+pub(crate) fn question(instruction: &str, file: Option<&str>) -> Vec<Message> {
+    let told = file.map(|_| Message::text(Role::System, ONE_ANSWER));
+    let asked = Message::text(Role::User, instruction);
+    told.into_iter().chain([asked]).collect()
 }
 
 /// What an agent said, put together.
@@ -105,7 +108,9 @@ pub(crate) fn act(said: &Said, can_call: bool) -> Act {
         };
     }
     let Some(call) = said.calls.first() else {
-        return Act::Unclear("Nothing was run: call bash, or submit when the task is done.".to_owned());
+        return Act::Unclear(
+            "Nothing was run: call bash, or submit when the task is done.".to_owned(),
+        );
     };
     match call.name.as_str() {
         "submit" => Act::Submit,
@@ -117,7 +122,9 @@ pub(crate) fn act(said: &Said, can_call: bool) -> Act {
                 None => Act::Unclear("Nothing was run: bash needs a command.".to_owned()),
             }
         }
-        other => Act::Unclear(format!("There is no tool {other:?}; there are bash and submit.")),
+        other => Act::Unclear(format!(
+            "There is no tool {other:?}; there are bash and submit."
+        )),
     }
 }
 
@@ -174,14 +181,20 @@ mod tests {
         assert_eq!(run, Act::Run("ls".to_owned()));
         assert_eq!(act(&called("submit", "{}"), true), Act::Submit);
         for unclear in [called("bash", "{}"), called("rm", "{}"), text("I am done")] {
-            assert!(matches!(act(&unclear, true), Act::Unclear(_)), "{unclear:?}");
+            assert!(
+                matches!(act(&unclear, true), Act::Unclear(_)),
+                "{unclear:?}"
+            );
         }
     }
 
     #[test]
     fn blocks_are_acts() {
         for (says, expected) in [
-            ("First:\n```bash\nls -l\n```\nand so on", Act::Run("ls -l".to_owned())),
+            (
+                "First:\n```bash\nls -l\n```\nand so on",
+                Act::Run("ls -l".to_owned()),
+            ),
             ("```\nls\ncat a", Act::Run("ls\ncat a".to_owned())),
             ("SUBMIT", Act::Submit),
             (" SUBMIT.\n", Act::Submit),
@@ -189,7 +202,10 @@ mod tests {
             assert_eq!(act(&text(says), false), expected, "{says}");
         }
         for unclear in ["I will SUBMIT it", "", "```bash\n```", "``` ls ```"] {
-            assert!(matches!(act(&text(unclear), false), Act::Unclear(_)), "{unclear}");
+            assert!(
+                matches!(act(&text(unclear), false), Act::Unclear(_)),
+                "{unclear}"
+            );
         }
     }
 

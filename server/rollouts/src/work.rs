@@ -172,9 +172,15 @@ async fn tested(
         }
         _ => {}
     }
-    let said = match jail.get(&format!("{LOGS}/verifier/reward.json"), 65_536).await {
+    let said = match jail
+        .get(&format!("{LOGS}/verifier/reward.json"), 65_536)
+        .await
+    {
         Ok(bytes) => Some(of_json(&bytes)),
-        Err(_) => match jail.get(&format!("{LOGS}/verifier/reward.txt"), 1_024).await {
+        Err(_) => match jail
+            .get(&format!("{LOGS}/verifier/reward.txt"), 1_024)
+            .await
+        {
             Ok(bytes) => Some(of_text(&bytes)),
             Err(_) => None,
         },
@@ -183,7 +189,9 @@ async fn tested(
         // Without a file the exit code says it.
         None => Verified::Reward(f32::from(result.exit == Some(0)), output),
         Some(Some(reward)) => Verified::Reward(reward, output),
-        Some(None) => Verified::Nothing("the tests wrote a reward that is no number from 0 to 1".to_owned()),
+        Some(None) => {
+            Verified::Nothing("the tests wrote a reward that is no number from 0 to 1".to_owned())
+        }
     })
 }
 
@@ -240,7 +248,11 @@ mod tests {
         for (verified, solves, says) in [
             (reward(1.0), false, "doing nothing passes"),
             (reward(0.5), true, "FAILED test_a"),
-            (nothing.clone(), false, "where nothing was done, the tests did not end"),
+            (
+                nothing.clone(),
+                false,
+                "where nothing was done, the tests did not end",
+            ),
             (nothing, true, "where the solution was run"),
         ] {
             let why = objection(&verified, solves).unwrap_or_default();

@@ -166,6 +166,7 @@ fn plans(
             owner: context.caller.owner.clone(),
             keeper: context.caller.keeper().cloned(),
             policy: policy.clone(),
+            origin: hone_domain::Origin::User,
             session_key: wish.session_key.clone(),
             kind: wish.kind,
             continues: None,

@@ -22,6 +22,7 @@ pub mod models;
 pub mod privacy;
 mod register;
 pub mod responses;
+pub mod rollouts;
 pub mod sessions;
 pub mod storage;
 pub mod stored_responses;
@@ -44,7 +45,7 @@ pub use register::Routes;
 /// All routes of the document, with their rules.
 pub fn all() -> Routes {
     let routes = completions(Routes::default());
-    let routes = versions::add_to(learning(routes));
+    let routes = tasks(versions::add_to(learning(routes)));
     people(console(routes))
 }
 
@@ -104,6 +105,30 @@ fn learning(routes: Routes) -> Routes {
         .add(AdminRead, routes!(learning::admin_improvement))
         .add(AdminRead, routes!(privacy::list_consents))
         .add(AdminRead, routes!(privacy::list_forgets))
+}
+
+/// Tasks, and agents that try them.
+fn tasks(routes: Routes) -> Routes {
+    let work = Developer.for_agents(Own);
+    routes
+        .add(
+            work,
+            routes!(rollouts::add_task_set, rollouts::list_task_sets),
+        )
+        .add(
+            work,
+            routes!(rollouts::get_task_set, rollouts::remove_task_set),
+        )
+        .add(
+            work.idempotent(),
+            routes!(rollouts::add_rollout, rollouts::list_rollouts),
+        )
+        .add(work, routes!(rollouts::get_rollout))
+        .add(work, routes!(rollouts::cancel_rollout))
+        .add(work, routes!(rollouts::list_episodes))
+        .add(work, routes!(rollouts::get_episode))
+        .add(work, routes!(rollouts::queues))
+        .add(AdminRead, routes!(rollouts::all_queues))
 }
 
 /// Probes, and the process as admins see it.

@@ -23,6 +23,7 @@ use crate::retention::Retainer;
 use crate::scrub::Scrub;
 use hone_api::Http;
 use hone_api::storage_gauge::StorageGauge;
+use hone_inference::InferenceService;
 use hone_inference::eraser::Eraser;
 use hone_inference::paired::PairedParts;
 use hone_judges::callback::HttpCaller;
@@ -195,6 +196,46 @@ pub(super) fn memory_loop(
         hone_memory::run(ctx.clone(), inbox.clone(), stop)
     });
     Some(outbox)
+}
+
+/// Rollout: notifications from the API in, episodes by the gateway out. Without jails, or without what answers and records
+/// here, there is none; the error says why.
+pub(super) fn rollout(
+    resources: &Resources,
+    inference: Option<&Arc<InferenceService>>,
+    collect: Option<&Outbox<Input>>,
+    loops: &mut JoinSet<()>,
+) -> Result<Outbox<Notification>, String> {
+    if !resources.config.runs(Loop::Rollout) {
+        return Err(
+            "the rollout loop does not run in this process; start it with --loops rollout,..."
+                .to_owned(),
+        );
+    }
+    let (Some(inference), Some(collect)) = (inference, collect) else {
+        return Err("the loops serve and collect do not run in this process".to_owned());
+    };
+    let executor = hone_rollouts::executor(&resources.config.tools)?;
+    let (outbox, inbox) = queue(1, Overflow::DropOldest);
+    let ctx = hone_rollout::Ctx {
+        ledger: resources.jobs.clone(),
+        player: Arc::new(hone_rollouts::Players {
+            inference: inference.clone(),
+            versions: resources.versions.clone(),
+            collect: collect.clone(),
+            executor,
+            config: resources.config.tools.clone(),
+        }),
+        ids: resources.ids.clone(),
+        clock: resources.clock.clone(),
+        config: resources.config.rollout.clone(),
+        registry: resources.registry.clone(),
+    };
+    let (which, stop) = (Loop::Rollout, resources.stops[0].signal());
+    begin(which, resources, stop, loops, move |stop| {
+        hone_rollout::run(ctx.clone(), inbox.clone(), stop)
+    });
+    Ok(outbox)
 }
 
 /// Waits until sessions of before the start are known, so that who returns goes on where they were.

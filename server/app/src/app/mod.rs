@@ -132,9 +132,14 @@ impl App {
             Arc::new(inference)
         });
         let importer = loops::importer(&resources, &served);
-        let http = http_of(
+        let rollouts = loops::rollout(&resources, inference.as_ref(), collect.as_ref(), &mut tasks);
+        if let Err(why) = &rollouts {
+            tracing::info!(why, "no tasks are tried here");
+        }
+        let mut http = http_of(
             &resources, inference, collect, eraser, importer, computed, addr,
         )?;
+        http.rollouts = rollouts;
         let http = Arc::new(http);
         people::watch(&resources, &mut tasks);
         let first_link = people::first_link(&resources, addr).await?;
@@ -259,6 +264,8 @@ fn http_of(
         ledger: resources.ledger.clone(),
         personal: resources.personal.clone(),
         memories: resources.memories.clone(),
+        jobs: resources.jobs.clone(),
+        rollouts: Err("it is starting".to_owned()),
         remembered: resources.remembered.clone(),
         eraser,
         spool: resources.spool.clone(),

@@ -7,7 +7,7 @@ use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex, Spool};
 use hone_domain::{BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
 use hone_ledger::{
-    Answers, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage, Versions,
+    Answers, Jobs, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage, Versions,
 };
 use hone_ledger_sql::StoredLedger;
 use hone_memory::SharedMemories;
@@ -35,6 +35,8 @@ pub(super) struct Resources {
     pub(super) personal: Arc<dyn Personal>,
     /// The same ledger, as memory sees it.
     pub(super) memories: Arc<dyn Memories>,
+    /// The same ledger, as rollouts see it.
+    pub(super) jobs: Arc<dyn Jobs>,
     /// What answers are shown of it.
     pub(super) remembered: Arc<SharedMemories>,
     /// The same ledger, as what it takes of the disk.
@@ -180,6 +182,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         answers: ledger.clone(),
         storage: ledger.clone(),
         memories: ledger.clone(),
+        jobs: ledger.clone(),
         remembered: Arc::new(remembered.map_err(|e| e.to_string())?),
         personal: ledger,
         rules: Arc::new(rules),

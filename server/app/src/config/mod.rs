@@ -73,6 +73,10 @@ pub struct Config {
     pub train: hone_train::Config,
     /// What people say once.
     pub memory: hone_memory::Config,
+    /// Agents that try tasks.
+    pub rollout: hone_rollout::Config,
+    /// The jails that they work in.
+    pub tools: hone_rollouts::ToolsConfig,
     /// Traces and numbers for a collector.
     pub telemetry: TelemetryConfig,
     /// Logs.
@@ -225,6 +229,8 @@ impl Config {
         self.collect.validate()?;
         self.judge.validate()?;
         self.memory.validate()?;
+        self.rollout.validate()?;
+        self.tools.validate()?;
         self.train.validate()
     }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::Method;
+use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use crate::client::{Address, Trust, unreachable};
@@ -89,6 +89,9 @@ pub(super) async fn send(server: &Server, call: &Call) -> Result<Value, String> 
     let reply = request.send().await;
     let reply = reply.map_err(|error| unreachable(&url, error))?;
     let status = reply.status();
+    if status == StatusCode::NO_CONTENT {
+        return Ok(Value::Null);
+    }
     let answer: Value = reply
         .json()
         .await

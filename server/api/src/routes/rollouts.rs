@@ -1,0 +1,403 @@
+//! Task sets, rollouts that try them, and the queue of the work that this is.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
+use hone_domain::{JobId, RolloutId, Scope, TaskId, TaskSetId, TaskState};
+use hone_ledger::{NewRollout, NewTask, NewTaskSet, TaskRow};
+use hone_runtime::Notification;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::Reply;
+use super::auth::{Made, strict};
+use super::learning::whole_scope;
+use crate::Http;
+use crate::error::{ApiError, ErrorBody};
+use crate::lists;
+use crate::request_context::RequestContext;
+use hone_api_types::List;
+use hone_api_types::rollouts::{
+    CheckedTask, EpisodeReply, QueuesReply, RolloutPage, RolloutReply, RolloutRequest,
+    TaskSetDetail, TaskSetReply, TaskSetRequest,
+};
+
+fn unknown(what: &str, id: &str) -> ApiError {
+    let shown: String = id.chars().take(100).collect();
+    ApiError::NotFound(format!("no {what} {shown} of yours is known"))
+}
+
+fn set_id(text: &str) -> Result<TaskSetId, ApiError> {
+    TaskSetId::parse(text).ok_or_else(|| unknown("task set", text))
+}
+
+fn rollout_id(text: &str) -> Result<RolloutId, ApiError> {
+    RolloutId::parse(text).ok_or_else(|| unknown("rollout", text))
+}
+
+/// Refuses where nothing would ever work on it.
+fn working(http: &Http) -> Result<(), ApiError> {
+    match &http.rollouts {
+        Ok(_) => Ok(()),
+        Err(why) => Err(ApiError::Unavailable {
+            code: "no_rollouts",
+            message: format!("this server can try no tasks: {why}"),
+        }),
+    }
+}
+
+/// Wakes the rollout loop.
+fn wake(http: &Http) {
+    if let Ok(notify) = &http.rollouts {
+        // The loop looks by itself as well.
+        let _full = notify.send(Notification).is_err();
+    }
+}
+
+/// Writes an act into the audit log, before it is done.
+async fn noted(
+    http: &Http,
+    context: &RequestContext,
+    act: &'static str,
+    object: &str,
+) -> Result<(), ApiError> {
+    let recorded = http.audit.record(&context.caller, act, object, json!({}));
+    recorded.await?;
+    Ok(())
+}
+
+/// Whether a task is kept to measure on: by its name, so that it is so in every set that has it.
+fn is_held_out(name: &str, share: f64) -> bool {
+    let hash = Sha256::digest(name.as_bytes());
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hash[..8]);
+    let draw = (u64::from_be_bytes(bytes) >> 11) as f64 / (1u64 << 53) as f64;
+    draw < share
+}
+
+/// Adds tasks under a name. Each is checked then: its solution has to pass its tests, and doing nothing must not.
+#[utoipa::path(
+    post,
+    path = "/v1/task-sets",
+    request_body = TaskSetRequest,
+    responses(
+        (status = 201, description = "It is on disk, and its tasks are being checked", body = TaskSetReply),
+        (status = 409, description = "There is a set of that name", body = ErrorBody),
+        (status = 503, description = "This server has no jails", body = ErrorBody),
+    )
+)]
+pub async fn add_task_set(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    request: Request,
+) -> Made<TaskSetReply> {
+    let body: TaskSetRequest = strict(&http, request).await?;
+    working(&http)?;
+    let (name, share, tasks) = body.checked()?;
+    let task = |task: CheckedTask| NewTask {
+        id: TaskId(http.ids.next()),
+        held_out: task
+            .held_out
+            .unwrap_or_else(|| is_held_out(&task.name, share)),
+        name: task.name,
+        spec: task.spec,
+        files: task.files,
+    };
+    let set = NewTaskSet {
+        id: TaskSetId(http.ids.next()),
+        owner: context.caller.owner.clone(),
+        name,
+        tasks: tasks.into_iter().map(task).collect(),
+    };
+    let scope = whole_scope(&http, &context, None)?;
+    noted(&http, &context, "task_set.add", &set.id.prefixed()).await?;
+    let added = http.jobs.add_task_set(&set, &scope, http.clock.now_ms());
+    added.await?;
+    wake(&http);
+    let (row, _) = one_set(&http, &context, set.id).await?;
+    Ok((StatusCode::CREATED, Json(row)))
+}
+
+async fn one_set(
+    http: &Http,
+    context: &RequestContext,
+    id: TaskSetId,
+) -> Result<(TaskSetReply, Vec<TaskRow>), ApiError> {
+    let found = http.jobs.task_set(&context.caller.owner, id).await?;
+    let (row, tasks) = found.ok_or_else(|| unknown("task set", &id.prefixed()))?;
+    Ok((row.into(), tasks))
+}
+
+/// The caller's task sets, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/task-sets",
+    responses((status = 200, body = List<TaskSetReply>))
+)]
+pub async fn list_task_sets(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+) -> Reply<List<TaskSetReply>> {
+    let sets = http.jobs.task_sets(&context.caller.owner).await?;
+    Ok(Json(List::whole(sets.into_iter().map(Into::into))))
+}
+
+/// A task set of the caller with its tasks, and why a task is refused or quarantined.
+#[utoipa::path(
+    get,
+    path = "/v1/task-sets/{id}",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, body = TaskSetDetail),
+        (status = 404, description = "No such set of yours", body = ErrorBody),
+    )
+)]
+pub async fn get_task_set(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+) -> Reply<TaskSetDetail> {
+    let (set, tasks) = one_set(&http, &context, set_id(&id)?).await?;
+    Ok(Json(TaskSetDetail {
+        set,
+        data: tasks.into_iter().map(Into::into).collect(),
+    }))
+}
+
+/// Removes a task set of the caller with its rollouts and their episodes; the turns stay.
+#[utoipa::path(
+    delete,
+    path = "/v1/task-sets/{id}",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "No such set of yours", body = ErrorBody),
+        (status = 409, description = "Its tasks are being tried", body = ErrorBody),
+    )
+)]
+pub async fn remove_task_set(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let set = set_id(&id)?;
+    one_set(&http, &context, set).await?;
+    noted(&http, &context, "task_set.remove", &set.prefixed()).await?;
+    match http
+        .jobs
+        .remove_task_set(&context.caller.owner, set)
+        .await?
+    {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(unknown("task set", &id)),
+    }
+}
+
+/// Has an agent try tasks of a set, in groups whose episodes are compared with each other.
+#[utoipa::path(
+    post,
+    path = "/v1/rollouts",
+    request_body = RolloutRequest,
+    responses(
+        (status = 201, description = "It is ordered", body = RolloutReply),
+        (status = 404, description = "No such set of yours", body = ErrorBody),
+        (status = 409, description = "No task of the set can be tried", body = ErrorBody),
+        (status = 503, description = "This server has no jails", body = ErrorBody),
+    )
+)]
+pub async fn add_rollout(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    request: Request,
+) -> Made<RolloutReply> {
+    let body: RolloutRequest = strict(&http, request).await?;
+    working(&http)?;
+    let set = set_id(&body.task_set)?;
+    let (_, tasks) = one_set(&http, &context, set).await?;
+    let may_be_tried = |task: &&TaskRow| {
+        task.held_out == body.evaluate && matches!(task.state, TaskState::New | TaskState::Ready)
+    };
+    let count = tasks.iter().filter(may_be_tried).count();
+    if count == 0 {
+        return Err(ApiError::Conflict {
+            code: "no_tasks",
+            message: match body.evaluate {
+                true => {
+                    "no held-out task of this set can be tried; GET /v1/task-sets/{id} says why"
+                }
+                false => "no task of this set can be learned from; GET /v1/task-sets/{id} says why",
+            }
+            .to_owned(),
+        });
+    }
+    let spec = body.spec(count as u64)?;
+    let new = NewRollout {
+        id: RolloutId(http.ids.next()),
+        owner: context.caller.owner.clone(),
+        scope: own_scope(&http, &context)?,
+        set,
+        spec,
+    };
+    noted(&http, &context, "rollout.add", &new.id.prefixed()).await?;
+    if !http.jobs.add_rollout(&new, http.clock.now_ms()).await? {
+        return Err(unknown("task set", &body.task_set));
+    }
+    wake(&http);
+    let row = one_rollout(&http, &context, new.id).await?;
+    Ok((StatusCode::CREATED, Json(row)))
+}
+
+/// Whose policy is asked and taught.
+fn own_scope(http: &Http, context: &RequestContext) -> Result<Scope, ApiError> {
+    whole_scope(http, context, None)
+}
+
+async fn one_rollout(
+    http: &Http,
+    context: &RequestContext,
+    id: RolloutId,
+) -> Result<RolloutReply, ApiError> {
+    let found = http.jobs.rollout(&context.caller.owner, id).await?;
+    let row = found.ok_or_else(|| unknown("rollout", &id.prefixed()))?;
+    Ok(row.into())
+}
+
+/// The caller's rollouts, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/rollouts",
+    params(RolloutPage),
+    responses((status = 200, body = List<RolloutReply>))
+)]
+pub async fn list_rollouts(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    query: Result<Query<RolloutPage>, QueryRejection>,
+) -> Reply<List<RolloutReply>> {
+    let query = lists::query(query)?;
+    let window = lists::window(query.limit, query.before.as_deref())?;
+    let rows = http.jobs.rollouts(&context.caller.owner, window).await?;
+    let page = lists::page(rows, window.limit, |row| (row.number, row.into()));
+    Ok(Json(page))
+}
+
+/// A rollout of the caller: where it stands, and how many episodes passed by version.
+#[utoipa::path(
+    get,
+    path = "/v1/rollouts/{id}",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, body = RolloutReply),
+        (status = 404, description = "No such rollout of yours", body = ErrorBody),
+    )
+)]
+pub async fn get_rollout(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+) -> Reply<RolloutReply> {
+    Ok(Json(one_rollout(&http, &context, rollout_id(&id)?).await?))
+}
+
+/// Cancels a rollout of the caller: what waits ends at once, and what runs within a few seconds.
+#[utoipa::path(
+    post,
+    path = "/v1/rollouts/{id}/cancel",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, body = RolloutReply),
+        (status = 404, description = "No such rollout of yours", body = ErrorBody),
+    )
+)]
+pub async fn cancel_rollout(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+) -> Reply<RolloutReply> {
+    let rollout = rollout_id(&id)?;
+    one_rollout(&http, &context, rollout).await?;
+    noted(&http, &context, "rollout.cancel", &rollout.prefixed()).await?;
+    let owner = &context.caller.owner;
+    let now_ms = http.clock.now_ms();
+    http.jobs.cancel_rollout(owner, rollout, now_ms).await?;
+    wake(&http);
+    Ok(Json(one_rollout(&http, &context, rollout).await?))
+}
+
+/// Episodes of a rollout of the caller, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/rollouts/{id}/episodes",
+    params(("id" = String, Path, description = "The rollout's id"), RolloutPage),
+    responses(
+        (status = 200, body = List<EpisodeReply>),
+        (status = 404, description = "No such rollout of yours", body = ErrorBody),
+    )
+)]
+pub async fn list_episodes(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+    query: Result<Query<RolloutPage>, QueryRejection>,
+) -> Reply<List<EpisodeReply>> {
+    let query = lists::query(query)?;
+    let window = lists::window(query.limit, query.before.as_deref())?;
+    let rollout = rollout_id(&id)?;
+    one_rollout(&http, &context, rollout).await?;
+    let rows = http.jobs.episodes(rollout, window).await?;
+    let page = lists::page(rows, window.limit, |(number, job)| (number, job.into()));
+    Ok(Json(page))
+}
+
+/// An episode of the caller.
+#[utoipa::path(
+    get,
+    path = "/v1/episodes/{id}",
+    params(("id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, body = EpisodeReply),
+        (status = 404, description = "No such episode of yours", body = ErrorBody),
+    )
+)]
+pub async fn get_episode(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+) -> Reply<EpisodeReply> {
+    let job = JobId::parse(&id).ok_or_else(|| unknown("episode", &id))?;
+    let found = http.jobs.job(&context.caller.owner, job).await?;
+    let job = found.ok_or_else(|| unknown("episode", &id))?;
+    Ok(Json(job.into()))
+}
+
+async fn queues_of(http: &Http, owner: Option<&str>) -> Reply<QueuesReply> {
+    let rows = http.jobs.queues(owner).await?;
+    Ok(Json(QueuesReply {
+        object: "list",
+        data: rows.into_iter().map(Into::into).collect(),
+        stopped: http.rollouts.as_ref().err().cloned(),
+    }))
+}
+
+/// The caller's jobs: what waits, since when, what runs, and how what ended has ended.
+#[utoipa::path(
+    get,
+    path = "/v1/queues",
+    responses((status = 200, body = QueuesReply))
+)]
+pub async fn queues(State(http): State<Arc<Http>>, context: RequestContext) -> Reply<QueuesReply> {
+    queues_of(&http, Some(&context.caller.owner)).await
+}
+
+/// The jobs of everybody.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/queues",
+    responses((status = 200, body = QueuesReply))
+)]
+pub async fn all_queues(State(http): State<Arc<Http>>) -> Reply<QueuesReply> {
+    queues_of(&http, None).await
+}
