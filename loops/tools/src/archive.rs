@@ -16,6 +16,9 @@ use crate::ToolsError;
 /// Most entries of one tar.
 pub const ENTRIES_MAX: u64 = 200_000;
 
+/// Longest path of an entry, so that every file can be opened by its path.
+const PATH_BYTES_MAX: usize = 3072;
+
 /// What a tar may hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -55,6 +58,10 @@ pub fn open_folder(path: &Path) -> Result<OwnedFd, ToolsError> {
 
 /// A path below a folder: only names, no `..`, not absolute.
 pub(crate) fn inside(path: &Path) -> Result<PathBuf, ToolsError> {
+    if path.as_os_str().len() > PATH_BYTES_MAX {
+        let what = format!("a path of more than {PATH_BYTES_MAX} bytes");
+        return Err(ToolsError::Refused(what));
+    }
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {
@@ -162,8 +169,11 @@ fn write_new(
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let file = open_at(&parent, name, flags, 0o600, false)?;
     let mut file = std::fs::File::from(file);
-    let copied = std::io::copy(&mut from.take(bytes_max.saturating_add(1)), &mut file)
-        .map_err(|e| failed(path, e))?;
+    let copied = std::io::copy(&mut from.take(bytes_max.saturating_add(1)), &mut file);
+    let copied = copied.map_err(|e| match e.kind() {
+        std::io::ErrorKind::StorageFull => refused(path, "no space is left for it"),
+        _ => failed(path, e),
+    })?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o777)).map_err(|e| failed(path, e))?;
     Ok((file, copied))
 }

@@ -14,7 +14,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -60,8 +59,7 @@ pub struct Bubblewrap {
     user: Option<User>,
     cgroups: Option<Parent>,
     processes: Processes,
-    folder: tempfile::TempDir,
-    opened: AtomicU64,
+    folder: Arc<tempfile::TempDir>,
 }
 
 fn unavailable(what: &str) -> impl Fn(std::io::Error) -> ToolsError {
@@ -85,8 +83,7 @@ impl Bubblewrap {
             user,
             cgroups: Parent::find(),
             processes: Processes::new()?,
-            folder,
-            opened: AtomicU64::new(1),
+            folder: Arc::new(folder),
         })
     }
 
@@ -149,7 +146,7 @@ impl Bubblewrap {
         command
     }
 
-    fn cgroup(&self, spec: &JailSpec, number: u64) -> Result<Option<Arc<Cgroup>>, ToolsError> {
+    fn cgroup(&self, spec: &JailSpec) -> Result<Option<Arc<Cgroup>>, ToolsError> {
         let Some(parent) = &self.cgroups else {
             return Ok(None);
         };
@@ -164,13 +161,12 @@ impl Bubblewrap {
             .saturating_add(files)
             .saturating_add(GUEST_BYTES);
         // Beside the commands there are bubblewrap and the guest.
-        let made = Cgroup::make(parent, number, memory, spec.processes + 2);
+        let made = Cgroup::make(parent, memory, spec.processes + 2);
         let made = made.map_err(unavailable("a cgroup cannot be made"))?;
         Ok(Some(Arc::new(made)))
     }
 
     async fn start(&self, spec: &JailSpec) -> Result<Made, ToolsError> {
-        let number = self.opened.fetch_add(1, Ordering::Relaxed);
         let folder = tempfile::Builder::new()
             .prefix("jail-")
             .permissions(fs::Permissions::from_mode(0o711))
@@ -183,7 +179,7 @@ impl Bubblewrap {
             tasks.push(relay::start(&path, model.clone(), self.user)?);
             socket = Some(path);
         }
-        let cgroup = self.cgroup(spec, number)?;
+        let cgroup = self.cgroup(spec)?;
         let started = over_socket(self.command(spec, socket.as_deref()));
         let (mut command, near) = started.map_err(unavailable("a socket cannot be made"))?;
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -200,6 +196,7 @@ impl Bubblewrap {
             guest: None,
             cgroup,
             folder: Some(folder),
+            shared: Some(self.folder.clone()),
         };
         let client = Client::new(near).map_err(unavailable("the socket of the jail"))?;
         let setup = setup(spec, life.cgroup.is_none());

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::process::is_alive;
@@ -72,7 +73,7 @@ impl Parent {
         let mut all = candidates(&mountinfo, &groups).into_iter();
         all.find(|parent| {
             parent.sweep();
-            Cgroup::make(parent, 0, 64 << 20, 16).is_ok()
+            Cgroup::make(parent, 64 << 20, 16).is_ok()
         })
     }
 
@@ -108,26 +109,26 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    pub(crate) fn make(
-        parent: &Parent,
-        number: u64,
-        memory_bytes: u64,
-        processes: u64,
-    ) -> io::Result<Self> {
+    pub(crate) fn make(parent: &Parent, memory_bytes: u64, processes: u64) -> io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let folders: Vec<_> = parent.folders().iter().map(|f| f.join(&name)).collect();
         let (memory, pids) = (&folders[0], &folders[folders.len() - 1]);
         let unified = matches!(parent, Parent::Unified(_));
-        let made = Self {
+        let mut made = Self {
             memory_events: memory.join(if unified {
                 "memory.events"
             } else {
                 "memory.oom_control"
             }),
             pids_events: pids.join("pids.events"),
-            folders: folders.clone(),
+            folders: Vec::new(),
         };
-        folders.iter().try_for_each(fs::create_dir)?;
+        for folder in &folders {
+            fs::create_dir(folder)?;
+            made.folders.push(folder.clone());
+        }
         let limit = if unified {
             "memory.max"
         } else {
@@ -238,7 +239,7 @@ mod tests {
     fn a_folder_that_is_no_group_is_refused_and_goes() {
         let at = tempfile::tempdir().unwrap();
         let parent = Parent::Unified(at.path().into());
-        assert!(Cgroup::make(&parent, 1, 1 << 20, 5).is_err());
+        assert!(Cgroup::make(&parent, 1 << 20, 5).is_err());
         assert_eq!(fs::read_dir(at.path()).unwrap().count(), 0);
     }
 }

@@ -79,6 +79,7 @@ impl Executor for PlainProcess {
             guest: None,
             cgroup: None,
             folder: Some(folder),
+            shared: None,
         };
         let client = Client::new(near).map_err(failed)?;
         if let Err(e) = client::ready(&client, setup, Duration::from_secs(20)).await {

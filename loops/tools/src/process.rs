@@ -64,6 +64,8 @@ pub(crate) struct Life {
     pub guest: Option<OwnedFd>,
     pub cgroup: Option<std::sync::Arc<Cgroup>>,
     pub folder: Option<tempfile::TempDir>,
+    /// The folder of the executor, which a jail may outlive.
+    pub shared: Option<std::sync::Arc<tempfile::TempDir>>,
 }
 
 /// Commands for the threads.
@@ -142,6 +144,7 @@ impl Life {
         if let Some(folder) = self.folder {
             remove_folder(folder);
         }
+        drop(self.shared);
     }
 }
 

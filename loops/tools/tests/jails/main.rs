@@ -2,5 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod basics;
+mod escape;
 mod measure;
 mod support;
+mod tars;
+mod walls;

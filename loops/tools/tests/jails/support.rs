@@ -10,7 +10,9 @@ pub(crate) const MIB: u64 = 1 << 20;
 
 pub(crate) fn guest() -> GuestProgram {
     GuestProgram {
-        path: env!("CARGO_BIN_EXE_hone-guest").into(),
+        path: std::env::var_os("HONE_TEST_GUEST")
+            .unwrap_or_else(|| env!("CARGO_BIN_EXE_hone-guest").into())
+            .into(),
         arguments: Vec::new(),
     }
 }
@@ -54,4 +56,12 @@ pub(crate) async fn said(jail: &dyn Jail, text: impl Into<String>) -> String {
     let result = run(jail, text).await;
     assert_eq!(result.exit, Some(0), "{result:?} {}", result.stderr.text());
     result.stdout.text()
+}
+
+/// A Python program with what attacks need at hand.
+pub(crate) fn python(text: &str) -> Command {
+    let begin =
+        "import ctypes, errno, os, socket, sys, time\nlibc = ctypes.CDLL(None, use_errno=True)\n";
+    let text = format!("{begin}{text}\n");
+    Command::argv(["python3", "-c", &text]).timeout(Duration::from_secs(30))
 }
