@@ -8,12 +8,14 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crates with one job in the ring; none knows another.
-const LOOPS: [&str; 5] = [
+const LOOPS: [&str; 7] = [
     "hone-serve",
     "hone-collect",
     "hone-judge",
     "hone-train",
     "hone-memory",
+    "hone-rollout",
+    "hone-tools",
 ];
 
 /// What a crate must never reach, directly or through others; `hone-*` is every crate of the project.
@@ -81,6 +83,21 @@ const NEVER: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "hone-rollout",
+        &[
+            "hone-nn",
+            "hone-text",
+            "hone-cuda",
+            "hone-ledger-sql",
+            "axum",
+            "reqwest",
+        ],
+    ),
+    (
+        "hone-tools",
+        &["hone-*", "sqlx", "axum", "reqwest", "candle-core"],
+    ),
+    (
         "hone-train",
         &["hone-cuda", "hone-ledger-sql", "axum", "reqwest"],
     ),
@@ -129,6 +146,10 @@ const NEVER: &[(&str, &[&str])] = &[
         &["hone-api", "hone-judges", "hone-train", "hone-ledger-sql"],
     ),
     (
+        "hone-rollouts",
+        &["hone-api", "hone-judges", "hone-train", "hone-ledger-sql"],
+    ),
+    (
         "hone-api",
         &["hone-judges", "hone-train", "hone-cuda", "hone-ledger-sql"],
     ),
@@ -141,7 +162,7 @@ const NEVER_DIRECT: &[(&str, &[&str])] = &[(
 )];
 
 /// The crates of the server; no loop knows one of them.
-const SERVER: [&str; 7] = [
+const SERVER: [&str; 8] = [
     "hone-accounts",
     "hone-api",
     "hone-api-types",
@@ -149,6 +170,7 @@ const SERVER: [&str; 7] = [
     "hone-judges",
     "hone-monitor",
     "hone-net",
+    "hone-rollouts",
 ];
 
 /// A feature of what tests need and no program may have.

@@ -34,6 +34,7 @@ mod program;
 mod remote;
 mod retention;
 mod ring;
+mod rollouts;
 mod schemas;
 mod sim;
 mod snapshots;

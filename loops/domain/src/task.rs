@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(learnability(8, 4.0), 1.0);
         assert!(learnability(8, 8.0) < learnability(8, 6.0));
         assert!(learnability(8, 0.0) < learnability(4, 0.0));
-        assert_eq!(learnability(8, 0.0), learnability(8, 8.0));
+        assert!((learnability(8, 0.0) - learnability(8, 8.0)).abs() < 1e-12);
     }
 
     #[test]

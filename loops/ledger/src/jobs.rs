@@ -160,6 +160,8 @@ pub struct OpenRollout {
     pub groups_made: u32,
     /// Its jobs that are not done.
     pub open_jobs: u64,
+    /// Turns of its policy that wait to be learned from.
+    pub untrained: u64,
     /// Its tasks that may be tried.
     pub tasks: Vec<TaskRow>,
 }

@@ -106,6 +106,7 @@ mod tests {
             },
             groups_made: 7,
             open_jobs: 3,
+            untrained: 0,
             tasks,
         }
     }

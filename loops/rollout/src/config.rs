@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Most episodes at once.
     pub concurrency: usize,
+    /// No group begins while more turns of its policy wait to be learned from: what is tried long before it is learned from
+    /// is stale then. Rollouts that only measure go on.
+    pub untrained_max: u64,
     /// How long a job is held without renewal.
     pub lease_ms: u64,
     /// How often the ledger is asked for jobs that no notification announced, and leases are renewed.
@@ -26,6 +29,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), String> {
         let pairs = [
             ("rollout.concurrency", self.concurrency as u64),
+            ("rollout.untrained_max", self.untrained_max),
             ("rollout.lease_ms", self.lease_ms),
             ("rollout.tick_ms", self.tick_ms),
             ("rollout.retry_ms", self.retry_ms),

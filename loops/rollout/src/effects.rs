@@ -27,13 +27,29 @@ impl RolloutEffects {
         Self { ctx: Arc::new(ctx) }
     }
 
-    async fn claim(&self, limit: usize) -> Result<Vec<Job>, LedgerError> {
+    /// Jobs that can be done here. Where none can be, they are given back.
+    async fn claim(&self, limit: usize) -> Result<Vec<Job>, String> {
         let claim = JobClaim {
             limit,
             lease_ms: millis(self.ctx.config.lease_ms),
             now_ms: self.ctx.clock.now_ms(),
         };
-        self.ctx.ledger.claim_jobs(&claim).await
+        let claimed = self.ctx.ledger.claim_jobs(&claim).await;
+        let jobs = claimed.map_err(|error| error.to_string())?;
+        if jobs.is_empty() {
+            return Ok(jobs);
+        }
+        let Err(why) = self.ctx.player.ready().await else {
+            return Ok(jobs);
+        };
+        for job in jobs {
+            let lease = JobLease {
+                job: job.id,
+                fence: job.fence,
+            };
+            self.end(lease, &JobEnd::Released).await?;
+        }
+        Err(why)
     }
 
     async fn run(&self, job: Job, stop: Shutdown) -> Ran {
@@ -216,9 +232,7 @@ impl Effects<State> for RolloutEffects {
                 let begun = ledger.add_groups(&new, self.ctx.clock.now_ms()).await;
                 Report::Begun(begun.map_err(|error| error.to_string()))
             }
-            Effect::Claim(limit) => {
-                Report::Claimed(self.claim(limit).await.map_err(|error| error.to_string()))
-            }
+            Effect::Claim(limit) => Report::Claimed(self.claim(limit).await),
             Effect::Run { job, stop } => {
                 let id = job.id;
                 let ran = self.run(*job, stop).await;

@@ -78,6 +78,9 @@ pub enum Checked {
 /// Plays episodes.
 #[async_trait]
 pub trait Player: Send + Sync {
+    /// Whether episodes can be played here; why not, and what to do.
+    async fn ready(&self) -> Result<(), String>;
+
     /// Has the agent try, and the tests say what it is worth. Ends soon after `stop`.
     async fn play(&self, episode: &Episode, stop: Shutdown) -> Played;
 

@@ -106,7 +106,7 @@ impl State {
     }
 
     fn failed(&mut self, now_ms: Millis, error: &str) {
-        tracing::warn!(error, "rollouts wait for the ledger");
+        tracing::warn!(error, "rollouts wait");
         self.counts.ledger_failures += 1;
         self.free_from_ms = now_ms.saturating_add(self.pause(1));
     }
@@ -123,8 +123,11 @@ impl State {
     fn looked(&mut self, now_ms: Millis, open: &[OpenRollout]) -> Vec<Effect> {
         let ids = self.ids.clone();
         let jobs = self.config.concurrency * AHEAD;
+        let most = self.config.untrained_max;
+        let may_begin = |open: &&OpenRollout| open.spec.evaluates || open.untrained <= most;
         let new = open
             .iter()
+            .filter(may_begin)
             .filter_map(|open| groups(open, jobs, || GroupId(ids.next())));
         let effects: Vec<Effect> = new.map(Effect::Begin).collect();
         self.beginning = effects.len();

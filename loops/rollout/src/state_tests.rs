@@ -19,6 +19,7 @@ impl Ids for Counted {
 fn state() -> State {
     let config = Config {
         concurrency: 2,
+        untrained_max: 8,
         lease_ms: 9_000,
         tick_ms: 1_000,
         retry_ms: 500,
@@ -68,6 +69,7 @@ fn open() -> OpenRollout {
         },
         groups_made: 0,
         open_jobs: 0,
+        untrained: 8,
         tasks: vec![TaskRow {
             id: TaskId(Uuid::from_u128(3)),
             name: "a".to_owned(),
@@ -157,6 +159,20 @@ fn groups_begin_before_jobs_are_taken_and_places_are_filled() {
     ));
     let claims = reported(&mut state, 5, Report::Looked(Ok(Vec::new())));
     assert!(matches!(claims[..], [Effect::Claim(1)]));
+}
+
+#[test]
+fn nothing_begins_while_much_waits_to_be_learned_from() {
+    let begins = |evaluates, untrained| {
+        let mut open = open();
+        (open.spec.evaluates, open.untrained) = (evaluates, untrained);
+        let mut state = state();
+        state.step(0, Event::Started);
+        let effects = reported(&mut state, 0, Report::Looked(Ok(vec![open])));
+        matches!(effects[..], [Effect::Begin(_)])
+    };
+    assert!(begins(false, 8) && !begins(false, 9));
+    assert!(begins(true, 9));
 }
 
 #[test]

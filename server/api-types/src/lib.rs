@@ -30,6 +30,7 @@ pub mod sampling;
 mod schema;
 mod schema_size;
 pub mod session;
+pub mod tasks;
 pub mod tools;
 pub mod trajectories;
 pub mod under_way;

@@ -34,6 +34,7 @@ use hone_inference::{InferenceService, SharedMemories};
 use hone_monitor::numbers::GatewayStatus;
 use hone_monitor::traffic::Traffic;
 use hone_monitor::watch::{Serving, Sources, Watch};
+use hone_rollouts::Jails;
 
 /// What handlers share.
 pub struct Http {
@@ -49,8 +50,10 @@ pub struct Http {
     pub memories: Arc<dyn Memories>,
     /// Tasks, rollouts and jobs; the same ledger.
     pub jobs: Arc<dyn Jobs>,
-    /// Wakes who works on them, or why nobody does.
+    /// Wakes who works on them, or why nobody does in this process.
     pub rollouts: Result<Outbox<Notification>, String>,
+    /// The jails that they are tried in.
+    pub jails: Arc<Jails>,
     /// The same as answers are shown it.
     pub remembered: Arc<SharedMemories>,
     /// Carries out wishes to be forgotten.

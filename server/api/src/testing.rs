@@ -724,6 +724,7 @@ impl Stage {
             memories: ledger.clone(),
             jobs: ledger.clone(),
             rollouts: Ok(hone_runtime::queue(1, hone_runtime::Overflow::DropOldest).0),
+            jails: Arc::new(hone_rollouts::Jails::new(defaults("tools"))),
             remembered,
             spool: eraser.spool.clone(),
             eraser,

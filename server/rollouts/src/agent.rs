@@ -129,7 +129,7 @@ impl Players {
                 Act::Unclear(what) => what,
                 Act::Run(command) => {
                     let command = Command::argv(["bash", "-c", &command]).cwd("/app");
-                    let most = Duration::from_secs(self.config.command_seconds);
+                    let most = Duration::from_secs(self.jails.config().command_seconds);
                     let result = jail.exec(command.timeout(most)).await;
                     if result.outcome == Outcome::Unknown {
                         return Err(Played::Broken {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hone_tools::{Bubblewrap, Executor, GuestProgram, JailSpec, PlainProcess};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
 
 /// Where agents work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -66,11 +67,40 @@ impl ToolsConfig {
     }
 }
 
-/// The executor that the settings name.
-///
-/// # Errors
-/// Why there is none, and what to do.
-pub fn executor(config: &ToolsConfig) -> Result<Arc<dyn Executor>, String> {
+/// The executor that the settings name, made when it is first needed.
+pub struct Jails {
+    config: ToolsConfig,
+    made: OnceCell<Arc<dyn Executor>>,
+}
+
+impl Jails {
+    /// Jails of these settings.
+    pub fn new(config: ToolsConfig) -> Self {
+        Self {
+            config,
+            made: OnceCell::new(),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &ToolsConfig {
+        &self.config
+    }
+
+    /// What opens jails.
+    ///
+    /// # Errors
+    /// Why there is none, and what to do; it is looked again the next time.
+    pub async fn executor(&self) -> Result<Arc<dyn Executor>, String> {
+        let make = async || {
+            let config = self.config.clone();
+            let made = tokio::task::spawn_blocking(move || executor(&config));
+            made.await.map_err(|error| error.to_string())?
+        };
+        self.made.get_or_try_init(make).await.cloned()
+    }
+}
+
+fn executor(config: &ToolsConfig) -> Result<Arc<dyn Executor>, String> {
     let path = match config.guest.is_empty() {
         true => std::env::current_exe().map_err(|error| error.to_string())?,
         false => PathBuf::from(&config.guest),

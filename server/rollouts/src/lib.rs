@@ -21,11 +21,10 @@ use hone_inference::InferenceService;
 use hone_ledger::Versions;
 use hone_rollout::{Checked, Episode, Played, Player};
 use hone_runtime::{Outbox, Shutdown};
-use hone_tools::Executor;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-pub use config::{ExecutorKind, ToolsConfig, executor};
+pub use config::{ExecutorKind, Jails, ToolsConfig};
 
 /// How long a reward may take to be stored.
 const REWARD_WAIT: Duration = Duration::from_secs(20);
@@ -39,13 +38,15 @@ pub struct Players {
     /// Collect's queue.
     pub collect: Outbox<Input>,
     /// Opens jails.
-    pub executor: Arc<dyn Executor>,
-    /// Limits of jails.
-    pub config: ToolsConfig,
+    pub jails: Arc<Jails>,
 }
 
 #[async_trait]
 impl Player for Players {
+    async fn ready(&self) -> Result<(), String> {
+        self.jails.executor().await.map(drop)
+    }
+
     async fn play(&self, episode: &Episode, stop: Shutdown) -> Played {
         tokio::select! {
             () = stop.wait() => Played::Stopped,

@@ -59,12 +59,18 @@ fn tail(result: &ToolResult) -> String {
 }
 
 impl Players {
-    /// A jail with the files that a task begins with. All jails of a task begin alike.
-    pub(crate) async fn open(&self, files: &TaskFiles) -> Result<Box<dyn Jail>, ToolsError> {
-        let mut spec = self.config.spec();
+    /// A jail with nothing in it.
+    async fn jail(&self) -> Result<Box<dyn Jail>, ToolsError> {
+        let mut spec = self.jails.config().spec();
         spec.work_folder = WORK.into();
         spec.folders = [TESTS, LOGS, SOLUTION].map(Into::into).into();
-        let jail = self.executor.open(&spec).await?;
+        let executor = self.jails.executor().await;
+        executor.map_err(ToolsError::Lost)?.open(&spec).await
+    }
+
+    /// A jail with the files that a task begins with. All jails of a task begin alike.
+    pub(crate) async fn open(&self, files: &TaskFiles) -> Result<Box<dyn Jail>, ToolsError> {
+        let jail = self.jail().await?;
         put_all(&*jail, WORK, &files.environment).await?;
         Ok(jail)
     }
@@ -76,10 +82,7 @@ impl Players {
         files: &TaskFiles,
         work: &Snapshot,
     ) -> Result<Verified, ToolsError> {
-        let mut spec = self.config.spec();
-        spec.work_folder = WORK.into();
-        spec.folders = [TESTS, LOGS, SOLUTION].map(Into::into).into();
-        let jail = self.executor.open(&spec).await?;
+        let jail = self.jail().await?;
         let verified = tested(&*jail, task, files, work).await;
         jail.close().await;
         verified

@@ -17,6 +17,7 @@ mod engine;
 mod folder;
 mod form;
 mod gap;
+mod gym;
 mod idle;
 mod judge;
 mod learn;
@@ -188,6 +189,9 @@ enum Name {
     /// Whether what a person said once holds in the next conversation, with nothing trained, what that costs, and that
     /// memories of different people stay apart (long; not part of `all`).
     Memory,
+    /// Whether a model learns from what tasks pay, on tasks that it was not trained on, beside a control that is paid by a
+    /// coin; with --model a real one (long; not part of `all`).
+    Gym,
     /// That a CUDA device says what the processor says, and its speed; emulated where there is none
     /// (needs a C++ compiler then; not part of `all`).
     Device,
@@ -264,6 +268,7 @@ impl Name {
                 Some(size) => people::remember(bench, size),
                 None => Err("memory has no size".to_owned()),
             },
+            Self::Gym => gym::gym(bench),
             Self::Device => device::device(bench),
             Self::All => Err("all is not one measurement".to_owned()),
         }
@@ -369,7 +374,8 @@ impl Bench {
 /// its own, of the same build as the bench.
 pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if arguments.get(1).is_some_and(|first| first == "serve") {
+    let runs_the_program = |first: &OsString| first == "serve" || first == "guest";
+    if arguments.get(1).is_some_and(runs_the_program) {
         return hone::cli::run(arguments);
     }
     let cli = Cli::parse_from(arguments);
@@ -489,6 +495,7 @@ mod tests {
             Name::Away,
             Name::Certificates,
             Name::Device,
+            Name::Gym,
             Name::Learn,
             Name::Memory,
             Name::Pace,

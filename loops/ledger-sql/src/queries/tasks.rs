@@ -537,7 +537,10 @@ async fn open_rollouts(
     let found = db::query(
         "select number, id, set_number, spec, groups_made,
                 (select count(*) from jobs where rollout_number = rollouts.number
-                 and state in ('queued', 'running')) as open
+                 and state in ('queued', 'running')) as open,
+                (select count(*) from turns indexed by turns_ready
+                 where turns.scope_number = rollouts.scope_number
+                   and turns.stage = 'awaiting_training') as untrained
          from rollouts where cancelled_ms is null and groups_made < group_count
          order by number limit $1",
     )
@@ -556,6 +559,7 @@ async fn open_rollouts(
             id: id_of(row.try_get("id")?, RolloutId)?,
             groups_made: u32::try_from(groups_made).map_err(|_| corrupt("too many groups"))?,
             open_jobs: unsigned(row.try_get("open")?)?,
+            untrained: unsigned(row.try_get("untrained")?)?,
             tasks: tasks_of(connection, row.try_get("set_number")?, which).await?,
             spec,
         });

@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{JobId, RolloutId, Scope, TaskId, TaskSetId, TaskState};
-use hone_ledger::{NewRollout, NewTask, NewTaskSet, TaskRow};
+use hone_ledger::{LedgerError, NewRollout, NewTask, NewTaskSet, TaskRow};
 use hone_runtime::Notification;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -21,9 +21,9 @@ use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::List;
 use hone_api_types::rollouts::{
-    CheckedTask, EpisodeReply, QueuesReply, RolloutPage, RolloutReply, RolloutRequest,
-    TaskSetDetail, TaskSetReply, TaskSetRequest,
+    EpisodeReply, QueuesReply, RolloutPage, RolloutReply, RolloutRequest,
 };
+use hone_api_types::tasks::{CheckedTask, TaskSetDetail, TaskSetReply, TaskSetRequest};
 
 fn unknown(what: &str, id: &str) -> ApiError {
     let shown: String = id.chars().take(100).collect();
@@ -38,14 +38,32 @@ fn rollout_id(text: &str) -> Result<RolloutId, ApiError> {
     RolloutId::parse(text).ok_or_else(|| unknown("rollout", text))
 }
 
+/// What stands in the way says itself what to do.
+fn conflict(error: LedgerError) -> ApiError {
+    match error {
+        LedgerError::Conflict(message) => ApiError::Conflict {
+            code: "task_set_conflict",
+            message,
+        },
+        other => other.into(),
+    }
+}
+
 /// Refuses where nothing would ever work on it.
-fn working(http: &Http) -> Result<(), ApiError> {
-    match &http.rollouts {
-        Ok(_) => Ok(()),
-        Err(why) => Err(ApiError::Unavailable {
+async fn working(http: &Http) -> Result<(), ApiError> {
+    stopped(http).await.map_or(Ok(()), |why| {
+        Err(ApiError::Unavailable {
             code: "no_rollouts",
             message: format!("this server can try no tasks: {why}"),
-        }),
+        })
+    })
+}
+
+/// Why nothing is worked on here, where that is so.
+async fn stopped(http: &Http) -> Option<String> {
+    match &http.rollouts {
+        Err(why) => Some(why.clone()),
+        Ok(_) => http.jails.executor().await.err(),
     }
 }
 
@@ -95,7 +113,7 @@ pub async fn add_task_set(
     request: Request,
 ) -> Made<TaskSetReply> {
     let body: TaskSetRequest = strict(&http, request).await?;
-    working(&http)?;
+    working(&http).await?;
     let (name, share, tasks) = body.checked()?;
     let task = |task: CheckedTask| NewTask {
         id: TaskId(http.ids.next()),
@@ -115,7 +133,7 @@ pub async fn add_task_set(
     let scope = whole_scope(&http, &context, None)?;
     noted(&http, &context, "task_set.add", &set.id.prefixed()).await?;
     let added = http.jobs.add_task_set(&set, &scope, http.clock.now_ms());
-    added.await?;
+    added.await.map_err(conflict)?;
     wake(&http);
     let (row, _) = one_set(&http, &context, set.id).await?;
     Ok((StatusCode::CREATED, Json(row)))
@@ -214,7 +232,7 @@ pub async fn add_rollout(
     request: Request,
 ) -> Made<RolloutReply> {
     let body: RolloutRequest = strict(&http, request).await?;
-    working(&http)?;
+    working(&http).await?;
     let set = set_id(&body.task_set)?;
     let (_, tasks) = one_set(&http, &context, set).await?;
     let may_be_tried = |task: &&TaskRow| {
@@ -378,7 +396,7 @@ async fn queues_of(http: &Http, owner: Option<&str>) -> Reply<QueuesReply> {
     Ok(Json(QueuesReply {
         object: "list",
         data: rows.into_iter().map(Into::into).collect(),
-        stopped: http.rollouts.as_ref().err().cloned(),
+        stopped: stopped(http).await,
     }))
 }
 

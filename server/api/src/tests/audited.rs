@@ -137,6 +137,10 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("PATCH", "/v1/memories/{id}", Some("memory.change")),
     ("DELETE", "/v1/memories/{id}", Some("memory.forget")),
     ("DELETE", "/v1/memories", Some("memory.forget")),
+    ("POST", "/v1/task-sets", Some("task_set.add")),
+    ("DELETE", "/v1/task-sets/{id}", Some("task_set.remove")),
+    ("POST", "/v1/rollouts", Some("rollout.add")),
+    ("POST", "/v1/rollouts/{id}/cancel", Some("rollout.cancel")),
     ("POST", "/v1/forget", Some("forget")),
     ("DELETE", "/v1/responses/{id}", Some("forget")),
     // Nothing here is made in the background, so there is nothing to cancel.
@@ -340,12 +344,29 @@ impl Walk {
         self.step(("DELETE", all, all), by, Value::Null).await;
     }
 
+    async fn tasks(&mut self, by: &[(&str, &str)]) {
+        let (sets, orders) = ("/v1/task-sets", "/v1/rollouts");
+        let task = json!({"name": "a", "instruction": "Do it.", "tests": {"test.sh": "exit 1"}, "held_out": false});
+        let set = json!({"name": "tasks", "tasks": [task]});
+        let set = self.step(("POST", sets, sets), by, set).await.json();
+        let order = json!({"task_set": set["id"]});
+        let order = self.step(("POST", orders, orders), by, order).await.json();
+        let path = format!("{orders}/{}/cancel", order["id"].as_str().unwrap());
+        let route = "/v1/rollouts/{id}/cancel";
+        let cancelled = self.step(("POST", route, &path), by, Value::Null).await;
+        assert_eq!(cancelled.json()["status"], "cancelled");
+        let path = format!("{sets}/{}", set["id"].as_str().unwrap());
+        self.step(("DELETE", "/v1/task-sets/{id}", &path), by, Value::Null)
+            .await;
+    }
+
     async fn rest(&mut self) {
         let by = [("authorization", OWNER_KEY)];
         let learning = json!({"learning": "full"});
         self.step(("PUT", "/v1/consent", "/v1/consent"), &by, learning)
             .await;
         self.memories(&by).await;
+        self.tasks(&[("authorization", ADMIN_KEY)]).await;
         let ledger = self.stage.http.ledger.clone();
         let mut turn = World::new(ledger.clone()).turn();
         "owner".clone_into(&mut turn.owner);

@@ -25,6 +25,7 @@ mod reading;
 mod replays;
 mod rewards;
 mod rights;
+mod rollouts;
 mod sessions;
 mod tools;
 mod trajectories;

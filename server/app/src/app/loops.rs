@@ -215,7 +215,6 @@ pub(super) fn rollout(
     let (Some(inference), Some(collect)) = (inference, collect) else {
         return Err("the loops serve and collect do not run in this process".to_owned());
     };
-    let executor = hone_rollouts::executor(&resources.config.tools)?;
     let (outbox, inbox) = queue(1, Overflow::DropOldest);
     let ctx = hone_rollout::Ctx {
         ledger: resources.jobs.clone(),
@@ -223,8 +222,7 @@ pub(super) fn rollout(
             inference: inference.clone(),
             versions: resources.versions.clone(),
             collect: collect.clone(),
-            executor,
-            config: resources.config.tools.clone(),
+            jails: resources.jails.clone(),
         }),
         ids: resources.ids.clone(),
         clock: resources.clock.clone(),

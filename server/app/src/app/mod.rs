@@ -266,6 +266,7 @@ fn http_of(
         memories: resources.memories.clone(),
         jobs: resources.jobs.clone(),
         rollouts: Err("it is starting".to_owned()),
+        jails: resources.jails.clone(),
         remembered: resources.remembered.clone(),
         eraser,
         spool: resources.spool.clone(),

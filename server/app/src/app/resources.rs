@@ -20,6 +20,7 @@ use hone_inference::learning::{Corrections, Lessons, Rules};
 use hone_monitor::telemetry::{Telemetry, Traced};
 use hone_monitor::troubles::Troubles;
 use hone_net::outbound::Outbound;
+use hone_rollouts::Jails;
 
 /// What every loop shares.
 #[derive(Clone)]
@@ -37,6 +38,8 @@ pub(super) struct Resources {
     pub(super) memories: Arc<dyn Memories>,
     /// The same ledger, as rollouts see it.
     pub(super) jobs: Arc<dyn Jobs>,
+    /// The jails that agents work in.
+    pub(super) jails: Arc<Jails>,
     /// What answers are shown of it.
     pub(super) remembered: Arc<SharedMemories>,
     /// The same ledger, as what it takes of the disk.
@@ -183,6 +186,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         storage: ledger.clone(),
         memories: ledger.clone(),
         jobs: ledger.clone(),
+        jails: Arc::new(Jails::new(config.tools.clone())),
         remembered: Arc::new(remembered.map_err(|e| e.to_string())?),
         personal: ledger,
         rules: Arc::new(rules),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
-use hone_api_types::rollouts::{FileContent, TaskRequest, TaskSetRequest};
+use hone_api_types::tasks::{FileContent, TaskRequest, TaskSetRequest};
 use hone_domain::TASK_BYTES_MAX;
 use reqwest::Method;
 use serde_json::{Value, json};

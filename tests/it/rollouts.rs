@@ -1,0 +1,221 @@
+//! Agents that try tasks in jails: what they are paid teaches, and a server that is killed loses nothing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hone_tests::{
+    TestApp, broken_laws, client, get, one_version_per_four_answers, post, temporary,
+};
+use serde_json::{Value, json};
+
+use crate::program::{Server, program, serving};
+
+/// The first process of a jail: a program of the jails' own crate, beside this one.
+fn guest() -> PathBuf {
+    let here = std::env::current_exe().unwrap();
+    let folder = here.ancestors().nth(2).unwrap();
+    let guest = folder.join("hone-guest");
+    assert!(guest.exists(), "{} was not built", guest.display());
+    guest
+}
+
+fn set(tasks: Vec<Value>) -> Value {
+    json!({"name": "tasks", "tasks": tasks})
+}
+
+/// Answers of three words and less pass; the built-in model gives such and longer ones.
+fn short(name: &str, held_out: bool) -> Value {
+    json!({
+        "name": name, "instruction": format!("What is the capital of {name}?"), "held_out": held_out,
+        "tests": {"test.sh": "[ $(wc -w < /app/answer.txt) -le 3 ]"},
+        "solution": {"solve.sh": "echo Here > /app/answer.txt"},
+    })
+}
+
+/// The number of jobs that stand so.
+fn count(queues: &Value, kind: &str, state: &str) -> u64 {
+    let rows = queues["data"].as_array().unwrap().iter();
+    let rows = rows.filter(|row| row["kind"] == kind && row["state"] == state);
+    rows.map(|row| row["count"].as_u64().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_are_checked_and_tried_and_what_they_pay_is_learned_from() {
+    let (_guard, data) = temporary().unwrap();
+    let mut changes = one_version_per_four_answers();
+    changes.extend([
+        ("tools.executor", "bubblewrap".into()),
+        ("tools.guest", guest().display().to_string().into()),
+        ("rollout.tick_ms", 100.into()),
+    ]);
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let mut tasks: Vec<Value> = ["France", "Italy", "Spain", "Japan"]
+        .map(|name| short(name, name == "Japan"))
+        .into();
+    tasks.push(json!({"name": "free", "instruction": "Rest.", "tests": {"test.sh": "exit 0"}}));
+    tasks.push(json!({
+        "name": "odd", "instruction": "Rest.", "held_out": false,
+        "tests": {"test.sh": "echo NaN > /logs/verifier/reward.txt"},
+    }));
+    let added = app.post("/v1/task-sets", set(tasks)).await.unwrap();
+    let path = format!("/v1/task-sets/{}", added["id"].as_str().unwrap());
+    let checked = app.until(&path, |set| set["states"]["new"].is_null()).await;
+    let checked = checked.unwrap();
+    assert_eq!(
+        checked["states"],
+        json!({"ready": 4, "refused": 2}),
+        "{checked}"
+    );
+    let notes = checked["data"].to_string();
+    assert!(
+        notes.contains("doing nothing passes") && notes.contains("no number from 0 to 1"),
+        "{notes}"
+    );
+
+    let order = json!({"task_set": added["id"], "agent": "answer", "attempts": 6, "groups": 4, "tokens_max": 48});
+    let rollout = app.post("/v1/rollouts", order).await.unwrap();
+    let path = format!("/v1/rollouts/{}", rollout["id"].as_str().unwrap());
+    let done = app
+        .until(&path, |rollout| rollout["status"] == "done")
+        .await
+        .unwrap();
+    assert_eq!(done["episodes"], json!({"done": 24}), "{done}");
+    let passed = |rollout: &Value| {
+        let versions = rollout["versions"].as_array().unwrap().iter();
+        versions
+            .map(|version| version["passed"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert!((1..24).contains(&passed(&done)), "{done}");
+    // What differed within a group was rewarded, and a version learned from it.
+    let episodes = app.get(&format!("{path}/episodes?limit=24")).await.unwrap();
+    let won = episodes["data"].as_array().unwrap().iter();
+    let won = won.filter(|episode| episode["reward"] == 1.0);
+    let mut trained = 0;
+    for episode in won {
+        let session = format!("/v1/sessions/{}", episode["session_id"].as_str().unwrap());
+        let session = app.get(&session).await.unwrap();
+        if session["rewards"] == json!([]) {
+            continue;
+        }
+        let turn = format!(
+            "/v1/turns/{}",
+            session["turns"][0]["turn_id"].as_str().unwrap()
+        );
+        let ends = |turn: &Value| {
+            let reason = turn["fate"]["reason"].as_str();
+            turn["fate"]["state"] == "trained"
+                || reason == Some("gate_rejected")
+                || reason == Some("stale")
+        };
+        let turn = app.until(&turn, ends).await.unwrap();
+        assert_eq!(turn["verdict"]["decided_by"], "feedback", "{turn}");
+        trained += u64::from(turn["fate"]["state"] == "trained");
+    }
+    assert!(trained > 0, "no version learned from a group");
+
+    // Measuring asks the held-out task alone, of the version that it names, and teaches nothing.
+    let order = json!({"task_set": added["id"], "agent": "answer", "evaluate": true, "version": 0, "attempts": 3});
+    let measured = app.post("/v1/rollouts", order).await.unwrap();
+    let path = format!("/v1/rollouts/{}", measured["id"].as_str().unwrap());
+    let measured = app
+        .until(&path, |rollout| rollout["status"] == "done")
+        .await
+        .unwrap();
+    assert_eq!(measured["versions"][0]["version"], 0);
+    assert_eq!(measured["versions"][0]["episodes"], 3);
+    let queues = app.get("/v1/queues").await.unwrap();
+    assert_eq!(count(&queues, "credit", "done"), 4, "{queues}");
+    assert_eq!(queues["stopped"], Value::Null);
+    app.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), [""; 0]);
+}
+
+/// Processes that run with this folder in their arguments: jails of a server's own.
+fn jails_of(guest: &Path) -> usize {
+    let name = guest.display().to_string();
+    let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines
+        .filter(|line| String::from_utf8_lossy(line).contains(&name))
+        .count()
+}
+
+/// `kill -9` in the middle of episodes: the jails end with the server, and the next one tries again what was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_loses_no_job() {
+    let (guard, data) = temporary().unwrap();
+    // A copy, so that the jails of this test can be told from others.
+    let own = guard.path().join("guest-of-this-test");
+    std::fs::copy(guest(), &own).unwrap();
+    let config = format!(
+        "[tools]\nguest = {:?}\n[rollout]\ntick_ms = 100\nlease_ms = 1000\n[train]\nbatch_wait_ms = 3600000\n",
+        own.display().to_string()
+    );
+    let arguments = serving(&data, &config);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let server = Server::start(program(&arguments)).unwrap();
+    let http = client().unwrap();
+    let slow = json!({
+        "name": "slow", "instruction": "What is the capital of France?", "held_out": false,
+        "tests": {"test.sh": "sleep 0.3; [ -f answer.txt ]"},
+    });
+    let added = post(&http, &server.url, "/v1/task-sets", set(vec![slow]))
+        .await
+        .unwrap();
+    let order = json!({"task_set": added["id"], "agent": "answer", "attempts": 4, "groups": 3, "tokens_max": 24});
+    let order = post(&http, &server.url, "/v1/rollouts", order)
+        .await
+        .unwrap();
+    let path = format!("/v1/rollouts/{}", order["id"].as_str().unwrap());
+    let until = async |url: &str, good: &dyn Fn(&Value) -> bool| {
+        for _ in 0..1_200 {
+            let rollout = get(&http, url, &path).await.unwrap();
+            if good(&rollout) {
+                return rollout;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("it did not become what was waited for");
+    };
+    let mut server = server;
+    for killed in 1..=3u64 {
+        // Some are done, and some are under way.
+        until(&server.url, &|rollout| {
+            let of = |state: &str| rollout["episodes"][state].as_u64().unwrap_or(0);
+            of("done") >= killed && of("running") >= 1
+        })
+        .await;
+        server.kill();
+        server = Server::start(program(&arguments)).unwrap();
+    }
+    let done = until(&server.url, &|rollout| rollout["status"] == "done").await;
+    // Each place has one attempt that counts, whatever was lost in between.
+    let of = |state: &str| done["episodes"][state].as_u64().unwrap_or(0);
+    assert_eq!(of("done") + of("skipped"), 12, "{done}");
+    assert!(of("retried") >= 1, "{done}");
+    let ended = server.stop();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(jails_of(&own), 0);
+    assert_eq!(broken_laws(&data).await.unwrap(), [""; 0]);
+}
+
+/// Without jails nothing is taken that nobody would work on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_jails_tasks_are_refused_in_a_sentence() {
+    let (_guard, data) = temporary().unwrap();
+    let app = TestApp::start(&data, &[]).await.unwrap();
+    let (status, reply) = app
+        .try_post("/v1/task-sets", set(vec![short("x", false)]))
+        .await
+        .unwrap();
+    assert_eq!(status, 503, "{reply}");
+    let says = reply["error"]["message"].as_str().unwrap();
+    assert!(says.contains("tools.executor"), "{says}");
+    let queues = app.get("/v1/queues").await.unwrap();
+    assert!(
+        queues["stopped"].as_str().unwrap().contains("off"),
+        "{queues}"
+    );
+    app.stop().await.unwrap();
+}
