@@ -35,7 +35,7 @@ impl Players {
     /// Plays an episode to its end.
     pub(crate) async fn played(&self, episode: &Episode) -> Played {
         let begun = Instant::now();
-        let jail = match self.open(&episode.files).await {
+        let jail = match self.jails.open(&episode.files).await {
             Ok(jail) => jail,
             Err(error) => return broken(&error),
         };
@@ -75,7 +75,11 @@ impl Players {
         jail.close().await;
         let testing = Instant::now();
         let verified = match snapshot {
-            Ok(snapshot) => self.verify(&episode.task, &episode.files, &snapshot).await,
+            Ok(snapshot) => {
+                self.jails
+                    .verify(&episode.task, &episode.files, &snapshot)
+                    .await
+            }
             Err(error) => Err(error),
         };
         match verified {

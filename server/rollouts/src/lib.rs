@@ -57,7 +57,7 @@ impl Player for Players {
     async fn check(&self, task: &TaskSpec, files: &TaskFiles, stop: Shutdown) -> Checked {
         tokio::select! {
             () = stop.wait() => Checked::Stopped,
-            checked = self.checked(task, files) => checked,
+            checked = self.jails.checked(task, files) => checked,
         }
     }
 

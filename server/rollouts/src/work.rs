@@ -8,7 +8,7 @@ use hone_rollout::{Checked, Played};
 use hone_tools::{Command, Jail, KilledBy, Outcome, Snapshot, ToolResult, ToolsError};
 use serde_json::Value;
 
-use crate::Players;
+use crate::Jails;
 
 /// Where the agent works.
 const WORK: &str = "/app";
@@ -18,6 +18,9 @@ const LOGS: &str = "/logs";
 const SOLUTION: &str = "/solution";
 /// Longest end of the tests' output that is kept, in bytes.
 const TAIL_BYTES: usize = 2_000;
+/// Removes links of the work folder that lead out of it.
+const UNLINK: &str = "find /app -type l -print0 | while IFS= read -r -d '' link; do \
+    case \"$(readlink -m -- \"$link\")\" in /app | /app/*) ;; *) rm -f -- \"$link\" ;; esac; done";
 /// How often solution and nothing are tried by a check.
 const TIMES: u32 = 3;
 
@@ -58,13 +61,13 @@ fn tail(result: &ToolResult) -> String {
     text.split_off(from)
 }
 
-impl Players {
+impl Jails {
     /// A jail with nothing in it.
     async fn jail(&self) -> Result<Box<dyn Jail>, ToolsError> {
-        let mut spec = self.jails.config().spec();
+        let mut spec = self.config().spec();
         spec.work_folder = WORK.into();
         spec.folders = [TESTS, LOGS, SOLUTION].map(Into::into).into();
-        let executor = self.jails.executor().await;
+        let executor = self.executor().await;
         executor.map_err(ToolsError::Lost)?.open(&spec).await
     }
 
@@ -157,6 +160,11 @@ async fn tested(
     work: &Snapshot,
 ) -> Result<Verified, ToolsError> {
     jail.restore(work).await?;
+    // A link to where the tests will be would hand their own files to them as work.
+    let unlink = jail.exec(Command::argv(["bash", "-c", UNLINK])).await;
+    if unlink.outcome != Outcome::Ok {
+        return Err(ToolsError::Lost(tail(&unlink)));
+    }
     put_all(jail, TESTS, &files.tests).await?;
     jail.put(&format!("{LOGS}/verifier/.keep"), b"").await?;
     let test = Command::argv(["bash", "/tests/test.sh"]).cwd(WORK);
@@ -211,6 +219,10 @@ fn of_json(bytes: &[u8]) -> Option<f32> {
     let said: Value = serde_json::from_slice(bytes).ok()?;
     sound(said.get("reward").unwrap_or(&said).as_f64()?)
 }
+
+#[cfg(test)]
+#[path = "cheats.rs"]
+mod cheats;
 
 #[cfg(test)]
 mod tests {

@@ -514,3 +514,48 @@ pub(super) async fn forget_turns(
     .await?;
     Ok(())
 }
+
+/// Jobs that no call can have left so: each counts as one broken law.
+const UNLAWFUL: [(&str, &str); 4] = [
+    (
+        "select count(*) from jobs
+         where (state in ('queued', 'running')) <> (ended_ms is null)",
+        "ended without a time, or have a time and did not end",
+    ),
+    (
+        "select count(*) from jobs where state = 'retried' and not exists (
+             select 1 from jobs as next
+             where next.group_id = jobs.group_id and next.kind = jobs.kind
+               and next.member = jobs.member and next.attempt = jobs.attempt + 1
+         )",
+        "were to be tried again, and no later attempt is there",
+    ),
+    (
+        "select count(*) from jobs where kind = 'credit' and exists (
+             select 1 from jobs as episodes
+             where episodes.group_id = jobs.group_id and episodes.kind = 'episode'
+               and episodes.state in ('queued', 'running')
+         )",
+        "give the rewards of a group whose episodes have not all ended",
+    ),
+    (
+        "select count(*) from jobs where state in ('queued', 'running') and exists (
+             select 1 from rollouts
+             where rollouts.number = jobs.rollout_number and cancelled_ms is not null
+         )",
+        "go on although their rollout was cancelled",
+    ),
+];
+
+pub(super) async fn laws(
+    connection: &mut Connection<'_>,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    for (counts, what) in UNLAWFUL {
+        let count: i64 = db::query_scalar(counts).fetch_one(&mut *connection).await?;
+        if count > 0 {
+            broken.push(format!("{count} jobs {what}"));
+        }
+    }
+    Ok(())
+}

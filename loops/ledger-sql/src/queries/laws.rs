@@ -25,6 +25,7 @@ pub(crate) async fn check(connection: &mut Connection<'_>) -> Result<Vec<String>
     fates_fit(connection, &mut broken).await?;
     counts_fit(connection, &mut broken).await?;
     what_is_kept_is_used(connection, &mut broken).await?;
+    super::jobs::laws(connection, &mut broken).await?;
     Ok(broken)
 }
 

@@ -17,6 +17,37 @@ struct Planted {
 
 const PLANTED: &[Planted] = &[
     Planted {
+        name: "a job that ended at no time",
+        sql: "insert into task_sets (id, owner, name, created_ms) values (x'01', 'o', x'61', 1);
+              insert into tasks (id, set_number, name, held_out, spec, files, has_solution, state)
+              values (x'01', 1, x'61', 0, x'7b7d', x'7b7d', 0, 'ready');
+              insert into jobs (id, kind, owner, scope_number, group_id, member, task_number, attempt, state,
+                  priority, not_before_ms, created_ms, ended_ms)
+              values (x'01', 'episode', 'o', 1, x'01', 0, 1, 1, 'done', 0, 0, 0, null)",
+        says: "1 jobs ended without a time",
+    },
+    Planted {
+        name: "an attempt that nobody follows",
+        sql: "insert into task_sets (id, owner, name, created_ms) values (x'01', 'o', x'61', 1);
+              insert into tasks (id, set_number, name, held_out, spec, files, has_solution, state)
+              values (x'01', 1, x'61', 0, x'7b7d', x'7b7d', 0, 'ready');
+              insert into jobs (id, kind, owner, scope_number, group_id, member, task_number, attempt, state,
+                  priority, not_before_ms, created_ms, ended_ms)
+              values (x'01', 'episode', 'o', 1, x'01', 0, 1, 1, 'retried', 0, 0, 0, 5)",
+        says: "1 jobs were to be tried again",
+    },
+    Planted {
+        name: "rewards of a group that goes on",
+        sql: "insert into task_sets (id, owner, name, created_ms) values (x'01', 'o', x'61', 1);
+              insert into tasks (id, set_number, name, held_out, spec, files, has_solution, state)
+              values (x'01', 1, x'61', 0, x'7b7d', x'7b7d', 0, 'ready');
+              insert into jobs (id, kind, owner, scope_number, group_id, member, task_number, attempt, state,
+                  priority, not_before_ms, created_ms, ended_ms)
+              values (x'01', 'episode', 'o', 1, x'01', 0, 1, 1, 'queued', 0, 0, 0, null),
+                     (x'02', 'credit', 'o', 1, x'01', 0, 1, 1, 'done', 0, 0, 0, 5)",
+        says: "1 jobs give the rewards of a group",
+    },
+    Planted {
         name: "a gap in the versions",
         sql: "update versions set version = 7 where version = 2",
         says: "law P1 is broken: version 7 after 1",
