@@ -82,7 +82,7 @@ impl Bubblewrap {
             bwrap: "bwrap".into(),
             guest,
             user,
-            cgroups: Parent::find(),
+            cgroups: Parent::find(joins),
             processes: Processes::new()?,
             folder: Arc::new(folder),
         })
@@ -246,6 +246,14 @@ impl Executor for Bubblewrap {
     fn kind(&self) -> Kind {
         Kind::Bubblewrap
     }
+}
+
+/// Whether a process that this one starts can join a group.
+fn joins(group: &Cgroup) -> std::io::Result<()> {
+    let mut command = Command::new("/usr/bin/true");
+    command.stdin(Stdio::null());
+    start_as(&mut command, None, group.doors()?);
+    command.status().map(|_| ())
 }
 
 /// What stands around every jail.

@@ -66,14 +66,14 @@ fn candidates(mountinfo: &str, groups: &str) -> Vec<Parent> {
 }
 
 impl Parent {
-    /// Where this process may make groups, if anywhere.
-    pub(crate) fn find() -> Option<Self> {
+    /// Where this process may make groups that `joins` can join, if anywhere.
+    pub(crate) fn find(joins: impl Fn(&Cgroup) -> io::Result<()>) -> Option<Self> {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mut all = candidates(&mountinfo, &groups).into_iter();
         all.find(|parent| {
             parent.sweep();
-            Cgroup::make(parent, 64 << 20, 16).is_ok()
+            Cgroup::make(parent, 64 << 20, 16).is_ok_and(|group| joins(&group).is_ok())
         })
     }
 

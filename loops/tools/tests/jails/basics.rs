@@ -186,7 +186,7 @@ async fn files_go_in_and_out() {
     for executor in executors() {
         let jail = executor.open(&small()).await.unwrap();
         jail.put("a/b.txt", b"hello").await.unwrap();
-        jail.put("/work/c", b"").await.unwrap();
+        jail.put("/app/c", b"").await.unwrap();
         assert_eq!(said(&*jail, "cat a/b.txt; stat -c %s c").await, "hello0\n");
         assert_eq!(jail.get("a/b.txt", 5).await.unwrap(), b"hello");
         let refused = jail.get("a/b.txt", 4).await.unwrap_err();

@@ -195,7 +195,7 @@ async fn a_machine_without_jails_says_what_to_do() {
 #[tokio::test]
 async fn a_specification_that_cannot_be_is_refused() {
     let spec = JailSpec {
-        work_folder: "/usr/work".into(),
+        work_folder: "/usr/app".into(),
         ..small()
     };
     let error = bubblewrap().open(&spec).await.err().unwrap();
