@@ -21,7 +21,8 @@ use async_trait::async_trait;
 use crate::cgroup::{Cgroup, Parent};
 use crate::client::{self, Client};
 use crate::jail::{GuestJail, Made};
-use crate::process::{Life, Processes, User, guest_of, is_alive, over_socket, start_as};
+use crate::leftover;
+use crate::process::{Life, Processes, User, guest_of, over_socket, start_as};
 use crate::relay;
 use crate::wire::{Folder, Setup};
 use crate::{Capabilities, Executor, HeldBy, Jail, JailSpec, Kind, ToolsError};
@@ -73,7 +74,7 @@ impl Bubblewrap {
     pub fn new(guest: GuestProgram) -> Result<Self, ToolsError> {
         let root = rustix::process::geteuid().is_root();
         let user = root.then_some(NOBODY);
-        sweep(&std::env::temp_dir());
+        leftover::remove_folders(PREFIX);
         let folder = prepare_folder().map_err(unavailable("a folder for jails cannot be made"))?;
         let guest = reachable(guest, folder.path(), user)
             .map_err(unavailable("the guest's program cannot be copied"))?;
@@ -81,7 +82,7 @@ impl Bubblewrap {
             bwrap: "bwrap".into(),
             guest,
             user,
-            cgroups: Parent::find(),
+            cgroups: Parent::find(joins),
             processes: Processes::new()?,
             folder: Arc::new(folder),
         })
@@ -180,6 +181,7 @@ impl Bubblewrap {
             socket = Some(path);
         }
         let cgroup = self.cgroup(spec)?;
+        let counted = cgroup.is_some();
         let started = over_socket(self.command(spec, socket.as_deref()));
         let (mut command, near) = started.map_err(unavailable("a socket cannot be made"))?;
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -191,27 +193,28 @@ impl Bubblewrap {
             .start(command)
             .await
             .map_err(|e| missing(&e))?;
-        let mut life = Life {
+        let mut life = self.processes.own(Life {
             child,
             guest: None,
             cgroup,
             folder: Some(folder),
             shared: Some(self.folder.clone()),
-        };
+        });
         let client = Client::new(near).map_err(unavailable("the socket of the jail"))?;
-        let setup = setup(spec, life.cgroup.is_none());
-        let (landlock, seccomp) = match client::ready(&client, setup, READY_WAIT).await {
-            Ok(walls) => walls,
-            Err(_) => {
-                let why = said(&mut life.child);
-                drop(client);
-                let _ = self.processes.end(life).await;
-                return Err(forbidden(&why));
+        let ready = client::ready(&client, setup(spec, !counted), READY_WAIT).await;
+        let (landlock, seccomp) = match (ready, life.life()) {
+            (Ok(walls), Some(life)) => {
+                life.guest = guest_of(&life.child).map(Arc::new);
+                drop(life.child.stderr.take());
+                walls
+            }
+            (_, life) => {
+                return Err(forbidden(
+                    &life.map(|l| said(&mut l.child)).unwrap_or_default(),
+                ));
             }
         };
-        life.guest = guest_of(&life.child);
-        drop(life.child.stderr.take());
-        let held = if life.cgroup.is_some() {
+        let held = if counted {
             HeldBy::Cgroup
         } else {
             HeldBy::Rlimit
@@ -227,7 +230,6 @@ impl Bubblewrap {
             client,
             capabilities,
             life,
-            processes: self.processes.clone(),
             tasks,
         })
     }
@@ -244,6 +246,14 @@ impl Executor for Bubblewrap {
     fn kind(&self) -> Kind {
         Kind::Bubblewrap
     }
+}
+
+/// Whether a process that this one starts can join a group.
+fn joins(group: &Cgroup) -> std::io::Result<()> {
+    let mut command = Command::new("/usr/bin/true");
+    command.stdin(Stdio::null());
+    start_as(&mut command, None, group.doors()?);
+    command.status().map(|_| ())
 }
 
 /// What stands around every jail.
@@ -342,6 +352,11 @@ fn forbidden(said: &str) -> ToolsError {
              kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0, \
              or the seccomp profile of the container) ({said})"
         )
+    } else if lower.contains("mount proc") {
+        format!(
+            "a part of /proc is hidden here, so no jail can have its own: start this container with it \
+             (docker run --security-opt systempaths=unconfined) ({said})"
+        )
     } else {
         format!("no jail could be made: {said}")
     })
@@ -350,7 +365,7 @@ fn forbidden(said: &str) -> ToolsError {
 /// The folder of all jails of this executor: theirs, and the files of their `/etc`.
 fn prepare_folder() -> std::io::Result<tempfile::TempDir> {
     let folder = tempfile::Builder::new()
-        .prefix(&format!("{PREFIX}{}-", std::process::id()))
+        .prefix(&leftover::own(PREFIX))
         .permissions(fs::Permissions::from_mode(0o711))
         .tempdir()?;
     let etc = folder.path().join("etc");
@@ -404,18 +419,4 @@ fn reachable(
         guest.path = copy;
     }
     Ok(guest)
-}
-
-/// Removes the folders of executors whose process was killed.
-fn sweep(at: &Path) {
-    for entry in fs::read_dir(at).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let owner = name
-            .to_str()
-            .and_then(|n| n.strip_prefix(PREFIX)?.split('-').next()?.parse().ok());
-        if owner.is_some_and(|pid: u32| !is_alive(pid)) {
-            // Another user's stays.
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::process::is_alive;
+use crate::leftover::{self, ownerless};
 
 const PREFIX: &str = "hone-jail-";
 
@@ -66,14 +66,14 @@ fn candidates(mountinfo: &str, groups: &str) -> Vec<Parent> {
 }
 
 impl Parent {
-    /// Where this process may make groups, if anywhere.
-    pub(crate) fn find() -> Option<Self> {
+    /// Where this process may make groups that `joins` can join, if anywhere.
+    pub(crate) fn find(joins: impl Fn(&Cgroup) -> io::Result<()>) -> Option<Self> {
         let mountinfo = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mut all = candidates(&mountinfo, &groups).into_iter();
         all.find(|parent| {
             parent.sweep();
-            Cgroup::make(parent, 64 << 20, 16).is_ok()
+            Cgroup::make(parent, 64 << 20, 16).is_ok_and(|group| joins(&group).is_ok())
         })
     }
 
@@ -87,15 +87,7 @@ impl Parent {
     /// Removes what processes that were killed left behind.
     fn sweep(&self) {
         for folder in self.folders() {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let owner = name
-                    .to_str()
-                    .and_then(|n| n.strip_prefix(PREFIX)?.split('-').next()?.parse().ok());
-                if owner.is_some_and(|pid: u32| !is_alive(pid)) {
-                    end(&entry.path());
-                }
-            }
+            ownerless(folder, PREFIX).iter().for_each(|f| end(f));
         }
     }
 }
@@ -112,7 +104,7 @@ impl Cgroup {
     pub(crate) fn make(parent: &Parent, memory_bytes: u64, processes: u64) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{PREFIX}{}-{number}", std::process::id());
+        let name = format!("{}{number}", leftover::own(PREFIX));
         let folders: Vec<_> = parent.folders().iter().map(|f| f.join(&name)).collect();
         let (memory, pids) = (&folders[0], &folders[folders.len() - 1]);
         let unified = matches!(parent, Parent::Unified(_));

@@ -1,6 +1,7 @@
 //! A jail with a guest in it, whatever stands around the guest.
 
-use std::sync::{Arc, Mutex};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -8,7 +9,7 @@ use async_trait::async_trait;
 use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::command::{OUTPUT_BYTES_MAX, STDIN_BYTES_MAX};
-use crate::process::{Life, Processes};
+use crate::process::{Owned, kill};
 use crate::spec::check_variable;
 use crate::wire::{Ended, Exec, Form, Reply, Request};
 use crate::{
@@ -29,9 +30,9 @@ struct Base {
 pub(crate) struct GuestJail {
     client: Option<Client>,
     capabilities: Capabilities,
-    life: Mutex<Option<Life>>,
+    life: Option<Owned>,
+    guest: Option<Arc<OwnedFd>>,
     cgroup: Option<Arc<Cgroup>>,
-    processes: Processes,
     base: Base,
     ends: Instant,
     disk_bytes: u64,
@@ -43,25 +44,29 @@ pub(crate) struct GuestJail {
 pub(crate) struct Made {
     pub client: Client,
     pub capabilities: Capabilities,
-    pub life: Life,
-    pub processes: Processes,
+    pub life: Owned,
     pub tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 impl GuestJail {
     /// Fills the work folder. The jail is gone when this fails.
-    pub(crate) async fn open(made: Made, spec: &JailSpec) -> Result<Self, ToolsError> {
+    pub(crate) async fn open(mut made: Made, spec: &JailSpec) -> Result<Self, ToolsError> {
+        let wall = Duration::from_millis(spec.wall_ms);
+        let life = made.life.life();
+        let (cgroup, guest) = life.map_or((None, None), |l| (l.cgroup.clone(), l.guest.clone()));
+        let ends = end_after(wall, made.client.clone(), guest.clone());
+        made.tasks.push(tokio::spawn(ends));
         let mut jail = Self {
             client: Some(made.client),
             capabilities: made.capabilities,
-            cgroup: made.life.cgroup.clone(),
-            life: Mutex::new(Some(made.life)),
-            processes: made.processes,
+            cgroup,
+            life: Some(made.life),
+            guest,
             base: Base {
                 tar: None,
                 digest: snapshot::sha256(b""),
             },
-            ends: Instant::now() + Duration::from_millis(spec.wall_ms),
+            ends: Instant::now() + wall,
             disk_bytes: spec.disk_bytes,
             tasks: made.tasks,
         };
@@ -95,10 +100,8 @@ impl GuestJail {
     }
 
     fn kill(&self) {
-        let life = self.life.lock();
-        let life = life.unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(life) = &*life {
-            life.kill();
+        if let Some(guest) = &self.guest {
+            kill(guest);
         }
     }
 
@@ -301,27 +304,35 @@ impl Jail for GuestJail {
     }
 
     async fn close(mut self: Box<Self>) {
-        if let Some(ended) = self.end() {
-            let _ = ended.await;
+        self.leave();
+        if let Some(life) = self.life.take() {
+            life.end().await;
         }
     }
 }
 
 impl GuestJail {
-    fn end(&mut self) -> Option<tokio::sync::oneshot::Receiver<()>> {
+    /// Lets go of everything that keeps the guest's socket or group.
+    fn leave(&mut self) {
         self.client = None;
         self.cgroup = None;
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
-        let life = self.life.get_mut();
-        let life = life
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .take();
-        life.map(|life| self.processes.end(life))
     }
 }
 
 impl Drop for GuestJail {
     fn drop(&mut self) {
-        self.end();
+        self.leave();
+    }
+}
+
+/// Ends everything in a jail whose time is over.
+async fn end_after(wall: Duration, client: Client, guest: Option<Arc<OwnedFd>>) {
+    // Commands that run time out at this moment too; their results are on their way.
+    tokio::time::sleep(wall + Duration::from_millis(200)).await;
+    if let Some(guest) = guest {
+        kill(&guest);
+    } else {
+        let _ = client.call(&Request::KillAll).await;
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod executor;
 pub mod guest;
 mod jail;
+mod leftover;
 mod plain;
 mod process;
 mod relay;
@@ -30,6 +31,5 @@ pub use command::{
 pub use error::ToolsError;
 pub use executor::{Capabilities, Executor, HeldBy, Jail, Kind};
 pub use plain::PlainProcess;
-pub use process::User;
 pub use snapshot::Snapshot;
 pub use spec::{Files, JailSpec, Mount};

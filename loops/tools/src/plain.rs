@@ -9,12 +9,16 @@ use async_trait::async_trait;
 use crate::bubblewrap::{GuestProgram, variables};
 use crate::client::{self, Client};
 use crate::jail::{GuestJail, Made};
+use crate::leftover;
 use crate::process::{Life, Processes, over_socket};
 use crate::wire::{Folder, Setup};
 use crate::{Capabilities, Executor, HeldBy, Jail, JailSpec, Kind, ToolsError};
 
+const PREFIX: &str = "hone-work-";
+
 /// Runs commands without isolation: they read, write and reach all that this process can. Only their time, their
-/// output and the size of one file are limited. The work folder is a new folder of this machine.
+/// output and the size of one file are limited. The work folder is a new folder of this machine. Whoever kills the
+/// guest leaves its commands running.
 pub struct PlainProcess {
     guest: GuestProgram,
     processes: Processes,
@@ -23,6 +27,7 @@ pub struct PlainProcess {
 impl PlainProcess {
     /// Whoever calls this trusts every command as much as this process.
     pub fn without_isolation(guest: GuestProgram) -> Result<Self, ToolsError> {
+        leftover::remove_folders(PREFIX);
         Ok(Self {
             guest,
             processes: Processes::new()?,
@@ -63,7 +68,7 @@ impl Executor for PlainProcess {
         }
         let failed = |e: std::io::Error| ToolsError::NotAvailable(format!("a plain process: {e}"));
         let folder = tempfile::Builder::new()
-            .prefix("hone-work-")
+            .prefix(&leftover::own(PREFIX))
             .tempdir()
             .map_err(failed)?;
         let setup = setup(spec, folder.path());
@@ -74,20 +79,18 @@ impl Executor for PlainProcess {
         command.args(&self.guest.arguments);
         let (command, near) = over_socket(command).map_err(failed)?;
         let child = self.processes.start(command).await.map_err(failed)?;
-        let mut life = Life {
+        let mut life = self.processes.own(Life {
             child,
             guest: None,
             cgroup: None,
             folder: Some(folder),
             shared: None,
-        };
+        });
         let client = Client::new(near).map_err(failed)?;
-        if let Err(e) = client::ready(&client, setup, Duration::from_secs(20)).await {
-            drop(client);
-            let _ = self.processes.end(life).await;
-            return Err(e);
+        client::ready(&client, setup, Duration::from_secs(20)).await?;
+        if let Some(life) = life.life() {
+            drop(life.child.stderr.take());
         }
-        drop(life.child.stderr.take());
         let made = Made {
             client,
             capabilities: Capabilities {
@@ -98,7 +101,6 @@ impl Executor for PlainProcess {
                 processes: HeldBy::Nothing,
             },
             life,
-            processes: self.processes.clone(),
             tasks: Vec::new(),
         };
         Ok(Box::new(GuestJail::open(made, spec).await?))

@@ -8,9 +8,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,16 +21,9 @@ use crate::cgroup::Cgroup;
 
 /// A user and a group of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct User {
-    /// The number of the user.
+pub(crate) struct User {
     pub uid: u32,
-    /// The number of the group.
     pub gid: u32,
-}
-
-/// Whether a process of this machine exists.
-pub(crate) fn is_alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Makes a command start as another user, in groups of its own.
@@ -60,12 +52,12 @@ type Started = io::Result<Child>;
 /// What belongs to a jail on this machine.
 pub(crate) struct Life {
     pub child: Child,
-    /// The guest, when it is not the child itself: the process whose end ends the jail.
-    pub guest: Option<OwnedFd>,
-    pub cgroup: Option<std::sync::Arc<Cgroup>>,
+    /// The process whose end ends everything, where there is one.
+    pub guest: Option<Arc<OwnedFd>>,
+    pub cgroup: Option<Arc<Cgroup>>,
     pub folder: Option<tempfile::TempDir>,
     /// The folder of the executor, which a jail may outlive.
-    pub shared: Option<std::sync::Arc<tempfile::TempDir>>,
+    pub shared: Option<Arc<tempfile::TempDir>>,
 }
 
 /// Commands for the threads.
@@ -95,7 +87,7 @@ impl Processes {
                 for (mut command, reply) in starts {
                     // A caller that went away drops the child; its socket is closed, so the guest ends by itself.
                     if let Err(Ok(child)) = reply.send(command.spawn()) {
-                        end_child(child, None);
+                        end_child(child);
                     }
                 }
             }),
@@ -121,25 +113,56 @@ impl Processes {
         started.await.map_err(io::Error::other)?
     }
 
-    /// Ends a jail. What is returned says when nothing of it is left.
-    pub(crate) fn end(&self, life: Life) -> oneshot::Receiver<()> {
-        let (reply, ended) = oneshot::channel();
-        // When the thread has too much to do, this waits for it.
-        let _ = self.end.send((life, Some(reply)));
-        ended
+    /// Ends the jail when what is returned is dropped, also when its caller goes away while it opens.
+    pub(crate) fn own(&self, life: Life) -> Owned {
+        Owned {
+            life: Some(life),
+            processes: self.clone(),
+        }
     }
 }
 
-impl Life {
-    pub(crate) fn kill(&self) {
-        if let Some(guest) = &self.guest {
-            let _ = rustix::process::pidfd_send_signal(guest, Signal::KILL);
-        }
+/// A jail that ends when this is dropped.
+pub(crate) struct Owned {
+    life: Option<Life>,
+    processes: Processes,
+}
+
+impl Owned {
+    pub(crate) fn life(&mut self) -> Option<&mut Life> {
+        self.life.as_mut()
     }
 
+    /// Ends the jail, and waits until nothing of it is left.
+    pub(crate) async fn end(mut self) {
+        if let Some(life) = self.life.take() {
+            let (reply, ended) = oneshot::channel();
+            // When the thread has too much to do, this waits for it.
+            let _ = self.processes.end.send((life, Some(reply)));
+            let _ = ended.await;
+        }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(life) = self.life.take() {
+            let _ = self.processes.end.send((life, None));
+        }
+    }
+}
+
+/// Kills the process whose end ends a jail.
+pub(crate) fn kill(guest: &OwnedFd) {
+    let _ = rustix::process::pidfd_send_signal(guest, Signal::KILL);
+}
+
+impl Life {
     fn end(self) {
-        self.kill();
-        end_child(self.child, self.guest);
+        if let Some(guest) = &self.guest {
+            kill(guest);
+        }
+        end_child(self.child);
         drop(self.cgroup);
         if let Some(folder) = self.folder {
             remove_folder(folder);
@@ -164,7 +187,7 @@ fn remove_folder(folder: tempfile::TempDir) {
 const END_WAIT: Duration = Duration::from_secs(7);
 
 /// The guest ends with its socket, which is closed already; bubblewrap ends with the guest.
-fn end_child(mut child: Child, guest: Option<OwnedFd>) {
+fn end_child(mut child: Child) {
     drop(child.stderr.take());
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let watched = pid.and_then(|p| rustix::process::pidfd_open(p, PidfdFlags::empty()).ok());
@@ -176,17 +199,20 @@ fn end_child(mut child: Child, guest: Option<OwnedFd>) {
         };
         let _ = rustix::event::poll(&mut waits, Some(&wait));
     }
-    drop(guest);
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// The only child of a process: the guest of a bubblewrap.
+/// The guest of a bubblewrap, which is its only child; bubblewrap itself where the kernel lists no children.
 pub(crate) fn guest_of(child: &Child) -> Option<OwnedFd> {
     let pid = child.id();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    let guest = Pid::from_raw(children.split_whitespace().next()?.parse().ok()?)?;
-    rustix::process::pidfd_open(guest, PidfdFlags::empty()).ok()
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let guest = children
+        .ok()
+        .and_then(|c| c.split_whitespace().next()?.parse().ok());
+    let pid = guest.or_else(|| i32::try_from(pid).ok());
+    let pid = pid.and_then(Pid::from_raw)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 /// A command that speaks over one end of a socket pair; the other end is returned.

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
 /// Where commands reach the model.
 const PORT: u16 = 8088;
 /// Most connections at a time. Further ones wait to be accepted.
@@ -108,10 +110,13 @@ impl Forward {
     }
 
     fn connect(&self, near: TcpStream) -> io::Result<Connection> {
-        let far = UnixStream::connect(&self.model)?;
+        // Never waits: commands may reach the same socket and fill its queue.
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let far = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        net::connect(&far, &SocketAddrUnix::new(&self.model)?)?;
+        let far = UnixStream::from(far);
         near.set_nonblocking(true)?;
         near.set_nodelay(true)?;
-        far.set_nonblocking(true)?;
         Ok(Connection {
             near,
             far,

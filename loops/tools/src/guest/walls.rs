@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use landlock::{
-    ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr,
+    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
 use seccompiler::{
@@ -80,6 +80,10 @@ impl Walls {
 fn ruleset<'a>(
     writable: impl Iterator<Item = &'a str>,
 ) -> Result<RulesetCreated, Box<dyn std::error::Error>> {
+    // A kernel without Landlock fails here; one with an older Landlock leaves out what it does not know.
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))?;
     let abi = ABI::V5;
     let all = AccessFs::from_all(abi);
     let mut ruleset = Ruleset::default().handle_access(all)?.create()?;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use hone_tools::{Command, Files, JailSpec, KilledBy, Outcome, ToolsError};
 
+use crate::escape::processes_with;
 use crate::support::{MIB, executors, line, run, said, small};
 
 #[tokio::test]
@@ -156,8 +157,23 @@ async fn the_time_of_a_jail_ends_it() {
             ..small()
         };
         let jail = executor.open(&spec).await.unwrap();
+        // Something in the background ends without anybody asking.
+        let mark = format!("6{}", std::process::id());
+        said(
+            &*jail,
+            format!("(setsid sleep {mark} &) >/dev/null 2>&1; echo"),
+        )
+        .await;
+        assert!(processes_with(&mark) > 0);
         let result = run(&*jail, "sleep 606").await;
         assert_eq!(result.killed_by, Some(KilledBy::Timeout));
+        for _ in 0..300 {
+            if processes_with(&mark) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(processes_with(&mark), 0);
         let result = run(&*jail, "true").await;
         assert_eq!(result.outcome, Outcome::Unknown);
         assert_eq!(result.reason.unwrap(), "the jail is gone: its time is over");
@@ -170,7 +186,7 @@ async fn files_go_in_and_out() {
     for executor in executors() {
         let jail = executor.open(&small()).await.unwrap();
         jail.put("a/b.txt", b"hello").await.unwrap();
-        jail.put("/work/c", b"").await.unwrap();
+        jail.put("/app/c", b"").await.unwrap();
         assert_eq!(said(&*jail, "cat a/b.txt; stat -c %s c").await, "hello0\n");
         assert_eq!(jail.get("a/b.txt", 5).await.unwrap(), b"hello");
         let refused = jail.get("a/b.txt", 4).await.unwrap_err();

@@ -33,6 +33,7 @@ pub(crate) fn executors() -> Vec<Box<dyn Executor>> {
 /// Small limits, so that reaching one is quick.
 pub(crate) fn small() -> JailSpec {
     JailSpec {
+        work_folder: "/app".into(),
         memory_bytes: 256 * MIB,
         processes: 64,
         disk_bytes: 16 * MIB,

@@ -35,6 +35,22 @@ async fn a_jail_says_which_walls_it_has() {
     jail.close().await;
 }
 
+/// Landlock would hide a wall that is missing before it, so these are looked at by themselves.
+#[tokio::test]
+async fn the_walls_before_landlock_stand_too() {
+    let jail = bubblewrap().open(&small()).await.unwrap();
+    let mounts = "awk '{split($4, o, \",\"); print $2, o[1]}' /proc/mounts | grep -E '^/(dev|etc|usr|run/hone/guest)? '";
+    let mounts = said(&*jail, mounts).await;
+    assert_eq!(
+        mounts,
+        "/ ro\n/usr ro\n/dev ro\n/etc ro\n/run/hone/guest ro\n"
+    );
+    // Nobody in the jail owns what /proc shows of the guest.
+    let owners = said(&*jail, "stat -c %u /proc/1/environ /proc/self/environ").await;
+    assert_eq!(owners, "65534\n1000\n");
+    jail.close().await;
+}
+
 /// Where Landlock is, nothing outside the folders can be written even by who may write there.
 #[tokio::test]
 async fn landlock_stands_where_the_kernel_has_it() {
@@ -195,7 +211,7 @@ async fn a_machine_without_jails_says_what_to_do() {
 #[tokio::test]
 async fn a_specification_that_cannot_be_is_refused() {
     let spec = JailSpec {
-        work_folder: "/usr/work".into(),
+        work_folder: "/usr/app".into(),
         ..small()
     };
     let error = bubblewrap().open(&spec).await.err().unwrap();

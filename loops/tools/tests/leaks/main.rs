@@ -108,7 +108,17 @@ async fn many_jails_leave_nothing_behind() {
             before = Some(settled(None).await);
         }
     }
+    open_and_go_away(&executor, &spec).await;
+    open_and_go_away(&plain, &spec).await;
     settled(before).await;
+}
+
+/// Callers that go away while their jail opens.
+async fn open_and_go_away(executor: &dyn Executor, spec: &JailSpec) {
+    for half_ms in 0..40_u64 {
+        let wait = Duration::from_micros(half_ms * 500);
+        let _ = tokio::time::timeout(wait, executor.open(spec)).await;
+    }
 }
 
 /// What is left once nothing changes any more; `before`, if it is given.
