@@ -5,9 +5,11 @@
 //! a mechanism test, since the model was made to give that answer among others. With `--model` a model is asked the questions
 //! of `gym/questions.json`, and is paid for the right word, the more the fewer words stand around it.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use hone_starter::grammar::{Form, Grammar, Length};
+use hone_starter::grammar::{FactId, Form, Grammar, Greeting, Length, Register, Style};
+use hone_starter::rng::Rng;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -134,17 +136,32 @@ fn tell(report: &mut Report, name: &str, run: &Run) {
 /// Questions of the grammar, each fact once; the short and plain answers are right.
 fn of_grammar() -> Vec<Asked> {
     let grammar = Grammar::new();
-    let facts = grammar.facts().iter().filter(|fact| !fact.asks.is_empty());
+    let facts = grammar.facts().iter();
     let step = grammar.facts().len().div_ceil(TASKS);
-    let asked = facts.step_by(step.max(1)).take(TASKS).map(|fact| Asked {
-        question: fact.asks[0].clone(),
-        right: fact
-            .contents
-            .iter()
-            .map(|content| content.body(Length::Short, Form::Plain).to_owned())
-            .collect(),
-    });
-    asked.collect()
+    let mut asked = Vec::with_capacity(TASKS);
+    for (at, fact) in facts.enumerate().step_by(step.max(1)).take(TASKS) {
+        asked.push(Asked {
+            question: fact.asks[0].clone(),
+            right: plain(&grammar, FactId(at)),
+        });
+    }
+    asked
+}
+
+/// The short, plain answers without a greeting, with every opening word that such an answer may have.
+fn plain(grammar: &Grammar, fact: FactId) -> Vec<String> {
+    let mut rng = Rng::new(1);
+    let mut found = BTreeSet::new();
+    for register in [Register::Formal, Register::Casual] {
+        let style = Style {
+            length: Length::Short,
+            form: Form::Plain,
+            register,
+            greeting: Greeting::Without,
+        };
+        found.extend((0..200).map(|_| grammar.answer(fact, style, &mut rng)));
+    }
+    found.into_iter().collect()
 }
 
 /// The tests of a task: `/tests/right.txt` holds what is right, one a line.
