@@ -19,7 +19,7 @@ fn guest() -> PathBuf {
     guest
 }
 
-fn set(tasks: Vec<Value>) -> Value {
+fn set(tasks: &[Value]) -> Value {
     json!({"name": "tasks", "tasks": tasks})
 }
 
@@ -39,6 +39,65 @@ fn count(queues: &Value, kind: &str, state: &str) -> u64 {
     rows.map(|row| row["count"].as_u64().unwrap()).sum()
 }
 
+/// A set of which two tasks can tell no solution from none, once it is checked.
+async fn checked(app: &TestApp) -> Value {
+    let mut tasks: Vec<Value> = ["France", "Italy", "Spain", "Japan"]
+        .map(|name| short(name, name == "Japan"))
+        .into();
+    tasks.push(json!({"name": "free", "instruction": "Rest.", "tests": {"test.sh": "exit 0"}}));
+    tasks.push(json!({
+        "name": "odd", "instruction": "Rest.", "held_out": false,
+        "tests": {"test.sh": "echo NaN > /logs/verifier/reward.txt"},
+    }));
+    let added = app.post("/v1/task-sets", set(&tasks)).await.unwrap();
+    let path = format!("/v1/task-sets/{}", added["id"].as_str().unwrap());
+    let checked = app.until(&path, |set| set["states"]["new"].is_null()).await;
+    let checked = checked.unwrap();
+    let states = json!({"ready": 4, "refused": 2});
+    assert_eq!(checked["states"], states, "{checked}");
+    let notes = checked["data"].to_string();
+    assert!(notes.contains("doing nothing passes"), "{notes}");
+    assert!(notes.contains("no number from 0 to 1"), "{notes}");
+    added["id"].clone()
+}
+
+/// Orders a rollout and waits until it is done.
+async fn done(app: &TestApp, order: Value) -> Value {
+    let rollout = app.post("/v1/rollouts", order).await.unwrap();
+    let path = format!("/v1/rollouts/{}", rollout["id"].as_str().unwrap());
+    let done = app.until(&path, |rollout| rollout["status"] == "done");
+    done.await.unwrap()
+}
+
+/// How many turns of winning episodes a version learned from.
+async fn trained(app: &TestApp, rollout: &Value) -> u64 {
+    let path = format!(
+        "/v1/rollouts/{}/episodes?limit=24",
+        rollout["id"].as_str().unwrap()
+    );
+    let episodes = app.get(&path).await.unwrap();
+    let won = episodes["data"].as_array().unwrap().iter();
+    let won = won.filter(|episode| episode["reward"] == 1.0);
+    let mut trained = 0;
+    for episode in won {
+        let session = format!("/v1/sessions/{}", episode["session_id"].as_str().unwrap());
+        let session = app.get(&session).await.unwrap();
+        if session["rewards"] == json!([]) {
+            continue;
+        }
+        let turn = session["turns"][0]["turn_id"].as_str().unwrap();
+        let ends = |turn: &Value| {
+            let reason = turn["fate"]["reason"].as_str();
+            let settled = ["gate_rejected", "stale", "queue_dropped"];
+            turn["fate"]["state"] == "trained" || reason.is_some_and(|r| settled.contains(&r))
+        };
+        let turn = app.until(&format!("/v1/turns/{turn}"), ends).await.unwrap();
+        assert_eq!(turn["verdict"]["decided_by"], "feedback", "{turn}");
+        trained += u64::from(turn["fate"]["state"] == "trained");
+    }
+    trained
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_are_checked_and_tried_and_what_they_pay_is_learned_from() {
     let (_guard, data) = temporary().unwrap();
@@ -49,79 +108,26 @@ async fn tasks_are_checked_and_tried_and_what_they_pay_is_learned_from() {
         ("rollout.tick_ms", 100.into()),
     ]);
     let app = TestApp::start(&data, &changes).await.unwrap();
-    let mut tasks: Vec<Value> = ["France", "Italy", "Spain", "Japan"]
-        .map(|name| short(name, name == "Japan"))
-        .into();
-    tasks.push(json!({"name": "free", "instruction": "Rest.", "tests": {"test.sh": "exit 0"}}));
-    tasks.push(json!({
-        "name": "odd", "instruction": "Rest.", "held_out": false,
-        "tests": {"test.sh": "echo NaN > /logs/verifier/reward.txt"},
-    }));
-    let added = app.post("/v1/task-sets", set(tasks)).await.unwrap();
-    let path = format!("/v1/task-sets/{}", added["id"].as_str().unwrap());
-    let checked = app.until(&path, |set| set["states"]["new"].is_null()).await;
-    let checked = checked.unwrap();
-    assert_eq!(
-        checked["states"],
-        json!({"ready": 4, "refused": 2}),
-        "{checked}"
-    );
-    let notes = checked["data"].to_string();
-    assert!(
-        notes.contains("doing nothing passes") && notes.contains("no number from 0 to 1"),
-        "{notes}"
-    );
-
-    let order = json!({"task_set": added["id"], "agent": "answer", "attempts": 6, "groups": 4, "tokens_max": 48});
-    let rollout = app.post("/v1/rollouts", order).await.unwrap();
-    let path = format!("/v1/rollouts/{}", rollout["id"].as_str().unwrap());
-    let done = app
-        .until(&path, |rollout| rollout["status"] == "done")
-        .await
-        .unwrap();
-    assert_eq!(done["episodes"], json!({"done": 24}), "{done}");
-    let passed = |rollout: &Value| {
-        let versions = rollout["versions"].as_array().unwrap().iter();
-        versions
-            .map(|version| version["passed"].as_u64().unwrap())
-            .sum::<u64>()
-    };
-    assert!((1..24).contains(&passed(&done)), "{done}");
+    let set = checked(&app).await;
+    let order =
+        json!({"task_set": set, "agent": "answer", "attempts": 6, "groups": 4, "tokens_max": 48});
+    let learned = done(&app, order).await;
+    assert_eq!(learned["episodes"], json!({"done": 24}), "{learned}");
+    let versions = learned["versions"].as_array().unwrap().iter();
+    let passed: u64 = versions
+        .map(|version| version["passed"].as_u64().unwrap())
+        .sum();
+    assert!((1..24).contains(&passed), "{learned}");
     // What differed within a group was rewarded, and a version learned from it.
-    let episodes = app.get(&format!("{path}/episodes?limit=24")).await.unwrap();
-    let won = episodes["data"].as_array().unwrap().iter();
-    let won = won.filter(|episode| episode["reward"] == 1.0);
-    let mut trained = 0;
-    for episode in won {
-        let session = format!("/v1/sessions/{}", episode["session_id"].as_str().unwrap());
-        let session = app.get(&session).await.unwrap();
-        if session["rewards"] == json!([]) {
-            continue;
-        }
-        let turn = format!(
-            "/v1/turns/{}",
-            session["turns"][0]["turn_id"].as_str().unwrap()
-        );
-        let ends = |turn: &Value| {
-            let reason = turn["fate"]["reason"].as_str();
-            turn["fate"]["state"] == "trained"
-                || reason == Some("gate_rejected")
-                || reason == Some("stale")
-        };
-        let turn = app.until(&turn, ends).await.unwrap();
-        assert_eq!(turn["verdict"]["decided_by"], "feedback", "{turn}");
-        trained += u64::from(turn["fate"]["state"] == "trained");
-    }
-    assert!(trained > 0, "no version learned from a group");
+    assert!(
+        trained(&app, &learned).await > 0,
+        "no version learned from a group"
+    );
 
     // Measuring asks the held-out task alone, of the version that it names, and teaches nothing.
-    let order = json!({"task_set": added["id"], "agent": "answer", "evaluate": true, "version": 0, "attempts": 3});
-    let measured = app.post("/v1/rollouts", order).await.unwrap();
-    let path = format!("/v1/rollouts/{}", measured["id"].as_str().unwrap());
-    let measured = app
-        .until(&path, |rollout| rollout["status"] == "done")
-        .await
-        .unwrap();
+    let order =
+        json!({"task_set": set, "agent": "answer", "evaluate": true, "version": 0, "attempts": 3});
+    let measured = done(&app, order).await;
     assert_eq!(measured["versions"][0]["version"], 0);
     assert_eq!(measured["versions"][0]["episodes"], 3);
     let queues = app.get("/v1/queues").await.unwrap();
@@ -160,7 +166,7 @@ async fn a_server_that_is_killed_loses_no_job() {
         "name": "slow", "instruction": "What is the capital of France?", "held_out": false,
         "tests": {"test.sh": "sleep 0.3; [ -f answer.txt ]"},
     });
-    let added = post(&http, &server.url, "/v1/task-sets", set(vec![slow]))
+    let added = post(&http, &server.url, "/v1/task-sets", set(&[slow]))
         .await
         .unwrap();
     let order = json!({"task_set": added["id"], "agent": "answer", "attempts": 4, "groups": 3, "tokens_max": 24});
@@ -206,7 +212,7 @@ async fn without_jails_tasks_are_refused_in_a_sentence() {
     let (_guard, data) = temporary().unwrap();
     let app = TestApp::start(&data, &[]).await.unwrap();
     let (status, reply) = app
-        .try_post("/v1/task-sets", set(vec![short("x", false)]))
+        .try_post("/v1/task-sets", set(&[short("x", false)]))
         .await
         .unwrap();
     assert_eq!(status, 503, "{reply}");

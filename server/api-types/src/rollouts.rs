@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hone_domain::{AgentKind, Job, RolloutSpec};
+use hone_domain::{AgentKind, Job, JobReason, RolloutSpec, SessionId};
 use hone_ledger::{QueueRow, RolloutRow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -229,10 +229,10 @@ impl From<Job> for EpisodeReply {
             member: job.member,
             attempt: job.attempt,
             state: job.state.as_str(),
-            reason: job.reason.map(|reason| reason.as_str()),
+            reason: job.reason.map(JobReason::as_str),
             reward: job.reward,
             version: job.version,
-            session_id: job.session.map(|session| session.prefixed()),
+            session_id: job.session.map(SessionId::prefixed),
             started_ms: job.started_ms,
             ended_ms: job.ended_ms,
             result: job.result.filter(|result| !result.is_null()),
@@ -260,7 +260,7 @@ impl From<QueueRow> for QueueReply {
         Self {
             kind: row.kind.as_str(),
             state: row.state.as_str(),
-            reason: row.reason.map(|reason| reason.as_str()),
+            reason: row.reason.map(JobReason::as_str),
             count: row.count,
             oldest_ms: row.oldest_ms,
         }

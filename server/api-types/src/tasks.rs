@@ -151,6 +151,55 @@ impl TaskSetRequest {
     }
 }
 
+/// The files of a task, where they can be some; `wrong` says what is wrong with a field.
+fn files(
+    environment: BTreeMap<String, FileContent>,
+    tests: BTreeMap<String, FileContent>,
+    solution: BTreeMap<String, FileContent>,
+    wrong: &dyn Fn(&str, String) -> RequestError,
+) -> Result<TaskFiles, RequestError> {
+    let folder = |field: &str, files: BTreeMap<String, FileContent>| {
+        let files = files.into_iter().map(|(path, content)| {
+            if !is_inside(&path) {
+                let why =
+                    format!("{path:?} is no path below the task's folder: no leading slash, no ..");
+                return Err(wrong(field, why));
+            }
+            let bytes = content
+                .bytes()
+                .map_err(|why| wrong(field, format!("{path}: {why}")))?;
+            Ok((path, bytes))
+        });
+        files.collect::<Result<BTreeMap<String, Vec<u8>>, RequestError>>()
+    };
+    let files = TaskFiles {
+        environment: folder("environment", environment)?,
+        tests: folder("tests", tests)?,
+        solution: folder("solution", solution)?,
+    };
+    if !files.tests.contains_key("test.sh") {
+        return Err(wrong(
+            "tests",
+            "a task needs tests/test.sh, which says whether it is solved".to_owned(),
+        ));
+    }
+    if !files.solution.is_empty() && !files.solution.contains_key("solve.sh") {
+        return Err(wrong(
+            "solution",
+            "a solution needs solve.sh, which is run".to_owned(),
+        ));
+    }
+    if files.bytes() > TASK_BYTES_MAX || files.count() > TASK_FILES_MAX {
+        let why = format!(
+            "a task has at most {TASK_FILES_MAX} files of {TASK_BYTES_MAX} bytes together; this one has {} of {}",
+            files.count(),
+            files.bytes()
+        );
+        return Err(wrong("environment", why));
+    }
+    Ok(files)
+}
+
 impl TaskRequest {
     fn checked(self, at: usize) -> Result<CheckedTask, RequestError> {
         let param = |field: &str| format!("tasks[{at}].{field}");
@@ -170,46 +219,7 @@ impl TaskRequest {
                 )),
             }
         };
-        let folder = |field: &str, files: BTreeMap<String, FileContent>| {
-            let files = files.into_iter().map(|(path, content)| {
-                if !is_inside(&path) {
-                    let why = format!(
-                        "{path:?} is no path below the task's folder: no leading slash, no .."
-                    );
-                    return Err(wrong(field, why));
-                }
-                let bytes = content
-                    .bytes()
-                    .map_err(|why| wrong(field, format!("{path}: {why}")))?;
-                Ok((path, bytes))
-            });
-            files.collect::<Result<BTreeMap<String, Vec<u8>>, RequestError>>()
-        };
-        let files = TaskFiles {
-            environment: folder("environment", self.environment)?,
-            tests: folder("tests", self.tests)?,
-            solution: folder("solution", self.solution)?,
-        };
-        if !files.tests.contains_key("test.sh") {
-            return Err(wrong(
-                "tests",
-                "a task needs tests/test.sh, which says whether it is solved".to_owned(),
-            ));
-        }
-        if !files.solution.is_empty() && !files.solution.contains_key("solve.sh") {
-            return Err(wrong(
-                "solution",
-                "a solution needs solve.sh, which is run".to_owned(),
-            ));
-        }
-        if files.bytes() > TASK_BYTES_MAX || files.count() > TASK_FILES_MAX {
-            let why = format!(
-                "a task has at most {TASK_FILES_MAX} files of {TASK_BYTES_MAX} bytes together; this one has {} of {}",
-                files.count(),
-                files.bytes()
-            );
-            return Err(wrong("environment", why));
-        }
+        let files = files(self.environment, self.tests, self.solution, &wrong)?;
         if let Some(file) = self.answer_file.as_deref().filter(|file| !is_inside(file)) {
             let why = format!("{file:?} is no path below the work folder");
             return Err(wrong("answer_file", why));
@@ -323,7 +333,7 @@ mod tests {
 
     use super::*;
 
-    fn set(task: Value) -> Result<(String, f64, Vec<CheckedTask>), String> {
+    fn set(task: &Value) -> Result<(String, f64, Vec<CheckedTask>), String> {
         let mut whole = json!({
             "name": "a", "instruction": "Do it.", "tests": {"test.sh": "exit 0"},
         });
@@ -337,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_task_is_taken_with_its_defaults() {
-        let (name, share, tasks) = set(json!({
+        let (name, share, tasks) = set(&json!({
             "environment": {"a/b.txt": "x", "bin": {"base64": "AP8="}},
         }))
         .unwrap();
@@ -364,7 +374,7 @@ mod tests {
             (json!({"name": "\n"}), "no control characters"),
             (json!({"foo": 1}), "unknown field"),
         ] {
-            let why = set(task.clone()).unwrap_err();
+            let why = set(&task).unwrap_err();
             assert!(why.contains(says), "{task}: {why}");
         }
     }

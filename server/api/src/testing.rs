@@ -656,6 +656,21 @@ async fn listen(
     }
 }
 
+async fn ledger_in(folder: &Path) -> Arc<SqliteLedger> {
+    let sqlite = SqliteConfig::in_folder(folder);
+    Arc::new(SqliteLedger::open(&sqlite).await.unwrap())
+}
+
+fn registry() -> StatusRegistry {
+    let registry = StatusRegistry::new();
+    registry.enter("judge");
+    registry
+}
+
+fn jails() -> Arc<hone_rollouts::Jails> {
+    Arc::new(hone_rollouts::Jails::new(defaults("tools")))
+}
+
 async fn remembered_of(ledger: &Arc<SqliteLedger>) -> Arc<SharedMemories> {
     Arc::new(SharedMemories::load(ledger.clone()).await.unwrap())
 }
@@ -694,8 +709,7 @@ impl Stage {
         language: Arc<dyn Language>,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let sqlite = SqliteConfig::in_folder(folder.path());
-        let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
+        let ledger = ledger_in(folder.path()).await;
         let fake = Arc::new(Fake::default());
         let (collect, told) = collect_of(recorder, &ledger);
         let config = http_config();
@@ -710,21 +724,19 @@ impl Stage {
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &inference));
         tokio::spawn(eraser.clone().run(abort.signal()));
         let replays = Replays::new(config.replay_limits(), ledger.clone());
-        let (registry, under_way) = (StatusRegistry::new(), Latest::new(None));
-        registry.enter("judge");
-        let people: Arc<dyn People> = ledger.clone();
+        let under_way = Latest::new(None);
         let http = Arc::new(Http {
             paired: Arc::default(),
-            people: directory_of(people.clone(), clock.clone()).await,
-            audit: Audit::new(people, clock.clone()),
+            people: directory_of(ledger.clone(), clock.clone()).await,
+            audit: Audit::new(ledger.clone(), clock.clone()),
             rate_limiter,
             inference: Some(inference),
             collect,
             personal: ledger.clone(),
             memories: ledger.clone(),
             jobs: ledger.clone(),
-            rollouts: Ok(hone_runtime::queue(1, hone_runtime::Overflow::DropOldest).0),
-            jails: Arc::new(hone_rollouts::Jails::new(defaults("tools"))),
+            rollouts: Ok(queue(1, Overflow::DropOldest).0),
+            jails: jails(),
             remembered,
             spool: eraser.spool.clone(),
             eraser,
@@ -739,7 +751,7 @@ impl Stage {
             acts: Arc::new(Acts::new(config.connections_max)),
             body_budget: BodyBudget::new(&config),
             replays: Arc::new(replays),
-            registry,
+            registry: registry(),
             clock: clock.clone(),
             ids,
             config,

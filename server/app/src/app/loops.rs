@@ -202,8 +202,7 @@ pub(super) fn memory_loop(
 /// here, there is none; the error says why.
 pub(super) fn rollout(
     resources: &Resources,
-    inference: Option<&Arc<InferenceService>>,
-    collect: Option<&Outbox<Input>>,
+    (inference, collect): (Option<&Arc<InferenceService>>, Option<&Outbox<Input>>),
     loops: &mut JoinSet<()>,
 ) -> Result<Outbox<Notification>, String> {
     if !resources.config.runs(Loop::Rollout) {

@@ -132,10 +132,8 @@ impl App {
             Arc::new(inference)
         });
         let importer = loops::importer(&resources, &served);
-        let rollouts = loops::rollout(&resources, inference.as_ref(), collect.as_ref(), &mut tasks);
-        if let Err(why) = &rollouts {
-            tracing::info!(why, "no tasks are tried here");
-        }
+        let asking = (inference.as_ref(), collect.as_ref());
+        let rollouts = loops::rollout(&resources, asking, &mut tasks);
         let mut http = http_of(
             &resources, inference, collect, eraser, importer, computed, addr,
         )?;
