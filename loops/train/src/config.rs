@@ -62,6 +62,8 @@ pub struct Config {
     pub replay_turns: usize,
     /// Weight of the score's advantage.
     pub score_weight: f32,
+    /// Weight of the reward of an episode, which tests paid.
+    pub episode_weight: f32,
     /// What a score is compared with.
     pub baseline: Baseline,
     /// Scores that a scope's mean remembers.
@@ -142,6 +144,10 @@ impl Config {
             (
                 self.score_weight.is_finite() && self.score_weight >= 0.0,
                 "score_weight must not be negative",
+            ),
+            (
+                self.episode_weight.is_finite() && self.episode_weight >= 0.0,
+                "episode_weight must not be negative",
             ),
             (
                 self.source_share_max > 0.0 && self.source_share_max <= 1.0,
@@ -263,6 +269,7 @@ impl Config {
             method: Method::Combined,
             replay_turns: 4,
             score_weight: 1.0,
+            episode_weight: 1.0,
             baseline: Baseline::ScopeMean,
             baseline_window_turns: 64,
             baseline_prior_turns: 4.0,

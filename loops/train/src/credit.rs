@@ -139,6 +139,8 @@ impl RecentMean {
 pub struct CreditRule {
     /// Weight of the score.
     pub weight: f32,
+    /// Weight of an episode's reward, in its place.
+    pub episode_weight: f32,
     /// Baseline.
     pub baseline: Baseline,
     /// Scores the scope's mean remembers.
@@ -163,7 +165,7 @@ pub struct Credited {
 /// `b_i = (w·m + Σ_{j≠i} s_j) / (w + n − 1 + p)`, and 0 where nothing is known. The other baselines
 /// are their papers' (see [`Baseline`]); a group, or for REINFORCE++ a batch, of one takes the
 /// scope's mean. An episode is compared with its group, `A_i = r_i − Σ_{j≠i} r_j / (n − 1)`, where the baseline is the
-/// scope's mean; it is no part of the scope's mean itself. All are multiplied by the rule's weight.
+/// scope's mean; it is no part of the scope's mean itself. All are multiplied by the rule's weights.
 pub fn credit(rule: CreditRule, history: RecentMean, scored: &[Scored]) -> Credited {
     let scores: Vec<f32> = scored.iter().map(|s| s.score).collect();
     // What has a group of episodes is no measure of what people say.
@@ -198,8 +200,12 @@ pub fn credit(rule: CreditRule, history: RecentMean, scored: &[Scored]) -> Credi
         };
         against_peers(rule.baseline, s.score, &peers).unwrap_or_else(|| against_scope(s.score))
     };
+    let weight = |s: &Scored| match s.peers.is_empty() {
+        true => rule.weight,
+        false => rule.episode_weight,
+    };
     Credited {
-        advantages: scored.iter().map(|s| rule.weight * advantage(s)).collect(),
+        advantages: scored.iter().map(|s| weight(s) * advantage(s)).collect(),
         history: history.with(&said, rule.window_turns),
     }
 }
@@ -256,6 +262,7 @@ mod tests {
     fn rule(baseline: Baseline) -> CreditRule {
         CreditRule {
             weight: 1.0,
+            episode_weight: 1.0,
             baseline,
             window_turns: 32,
             prior_turns: 0.0,
@@ -396,6 +403,23 @@ mod tests {
             1.0,
         );
         assert_eq!(advantages, [1.5, -1.5, 2.5]);
+    }
+
+    #[test]
+    fn what_tests_pay_has_a_weight_of_its_own() {
+        let rule = CreditRule {
+            weight: 0.5,
+            episode_weight: 2.0,
+            ..rule(Baseline::ScopeMean)
+        };
+        let episode = Scored {
+            score: 1.0,
+            group: None,
+            peers: vec![1.0, 0.0],
+        };
+        let batch = [episode, singles(&[1.0])[0].clone()];
+        let advantages = credit(rule, RecentMean::default(), &batch).advantages;
+        assert_eq!(advantages, [2.0, 0.5]);
     }
 
     /// What is in the batch makes no difference: the group's rewards are all known.

@@ -182,6 +182,7 @@ impl Train {
         scope.remember(batch.memory);
         let rule = CreditRule {
             weight: self.config.score_weight,
+            episode_weight: self.config.episode_weight,
             baseline: self.config.baseline,
             window_turns: self.config.baseline_window_turns,
             prior_turns: self.config.baseline_prior_turns,

@@ -392,7 +392,7 @@ async fn version_scores_fit(
         "with recounted (scope_number, version, judged, total) as (
              select scope_number, version, count(*),
                     sum(cast(round(score * 1073741824.0) as integer))
-             from turns where score is not null and origin <> 'outside' group by 1, 2
+             from turns where score is not null and origin not in ('outside', 'rollout') group by 1, 2
          )
          select coalesce(version_scores.scope_number, recounted.scope_number),
                 coalesce(version_scores.version, recounted.version)

@@ -33,7 +33,7 @@ pub(crate) const SCORED: &str = "with newest (number) as (
      left join transitions on transitions.turn_number = turns.number
      left join verdicts on verdicts.transition_number = transitions.number
          and verdicts.current = 1
-     where turns.origin <> 'outside' and turns.started_ms >= (
+     where turns.origin not in ('outside', 'rollout') and turns.started_ms >= (
              select coalesce(min(published_ms), 9223372036854775807) from versions
              where scope_number = $1
          )

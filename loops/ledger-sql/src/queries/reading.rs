@@ -253,6 +253,10 @@ async fn session_page(
          where scope_number = $1 and (last_ms, number) < ($2, $3)
            and (last_ms, number) >= ($4, $5)
            and ($6 is null or instr(title_folded, $6) > 0)
+           and not exists (
+               select 1 from turns
+               where turns.session_number = sessions.number and turns.origin = 'rollout'
+           )
          order by last_ms desc, number desc limit $7",
     )
     .bind(scope)

@@ -377,7 +377,10 @@ pub(super) async fn what_came_from_outside_is_no_versions_answer(world: &World) 
     outside.completion = Completion::given(vec![7, 8], StopReason::EndToken);
     outside.spans[0].end = 2;
     let own = world.turn();
-    for turn in [&outside, &own] {
+    // What tasks pay is no person's word either.
+    let mut tried = world.turn();
+    tried.origin = Origin::Rollout;
+    for turn in [&outside, &own, &tried] {
         world.answered(turn).await;
     }
     let view = world.ledger.turn(outside.id).await.expect("read");
@@ -396,5 +399,5 @@ pub(super) async fn what_came_from_outside_is_no_versions_answer(world: &World) 
         .iter()
         .map(|s| s.turn.completion.has_logprobs())
         .collect();
-    assert_eq!(sampled, [false, true]);
+    assert_eq!(sampled, [false, true, true]);
 }

@@ -1,6 +1,8 @@
 //! Cases of lists, conversations and what a turn went through.
 
-use hone_domain::{Fate, Message, PolicyVersion, Reason, Role, Scope, Turn, TurnId, TurnKind};
+use hone_domain::{
+    Fate, Message, Origin, PolicyVersion, Reason, Role, Scope, Turn, TurnId, TurnKind,
+};
 
 use super::world::{ALL, NOW, OWNER, World, ids};
 use crate::{FateState, Refusal, SampleAge, TurnFilter, TurnLine};
@@ -200,6 +202,10 @@ pub(super) async fn sessions_are_listed_by_last_use_and_found_by_title(world: &W
     silent.kind = TurnKind::Side;
     silent.finished_ms = NOW - 1;
     turns.push(silent.clone());
+    // An episode is no conversation of anybody's.
+    let mut tried = world.turn();
+    tried.origin = Origin::Rollout;
+    turns.push(tried);
     world.ledger.record_turns(&turns).await.expect("recorded");
     // The oldest session is used again.
     let mut again = next_turn(world, &turns[0], "More.");
