@@ -160,10 +160,18 @@ pub struct OpenRollout {
     pub groups_made: u32,
     /// Its jobs that are not done.
     pub open_jobs: u64,
-    /// Turns of its policy that wait to be learned from.
-    pub untrained: u64,
     /// Its tasks that may be tried.
     pub tasks: Vec<TaskRow>,
+}
+
+/// When a rollout may begin more groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// It has fewer jobs than this that are not done.
+    pub jobs: u64,
+    /// At most so many turns of its policy wait to be learned from, unless it only measures: what is tried long before it is
+    /// learned from is stale then.
+    pub untrained: u64,
 }
 
 /// Groups of a rollout to begin.
@@ -320,8 +328,12 @@ pub trait Jobs: Send + Sync {
     /// A job of an owner.
     async fn job(&self, owner: &str, id: JobId) -> Result<Option<Job>, LedgerError>;
 
-    /// Rollouts that have groups to begin and tasks to try, oldest first.
-    async fn open_rollouts(&self, limit: usize) -> Result<Vec<OpenRollout>, LedgerError>;
+    /// Rollouts that have groups to begin and room for them, oldest first.
+    async fn open_rollouts(
+        &self,
+        limit: usize,
+        room: Room,
+    ) -> Result<Vec<OpenRollout>, LedgerError>;
 
     /// Begins groups of a rollout; false where somebody else did, or it was cancelled.
     async fn add_groups(&self, new: &NewGroups, now_ms: Millis) -> Result<bool, LedgerError>;

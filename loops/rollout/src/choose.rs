@@ -106,7 +106,6 @@ mod tests {
             },
             groups_made: 7,
             open_jobs: 3,
-            untrained: 0,
             tasks,
         }
     }

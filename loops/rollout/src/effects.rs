@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_domain::{FeedbackId, Job, JobKind, JobReason, JobState, SessionReward, TaskState};
-use hone_ledger::{JobClaim, JobEnd, JobLease, JobOutcome, LedgerError};
+use hone_ledger::{JobClaim, JobEnd, JobLease, JobOutcome, LedgerError, Room};
 use hone_runtime::{Effects, Shutdown};
 use serde_json::{Value, json};
 
 use crate::credit::{Credit, credit};
 use crate::event::Ran;
+use crate::state::AHEAD;
 use crate::{Checked, Ctx, Effect, Episode, Played, Report, State};
 
 /// Most rollouts looked at for groups to begin.
@@ -225,7 +226,11 @@ impl Effects<State> for RolloutEffects {
         let ledger = &self.ctx.ledger;
         match effect {
             Effect::Look => {
-                let open = ledger.open_rollouts(ROLLOUTS).await;
+                let room = Room {
+                    jobs: (self.ctx.config.concurrency * AHEAD) as u64,
+                    untrained: self.ctx.config.untrained_max,
+                };
+                let open = ledger.open_rollouts(ROLLOUTS, room).await;
                 Report::Looked(open.map_err(|error| error.to_string()))
             }
             Effect::Begin(new) => {

@@ -13,7 +13,7 @@ use crate::event::Ran;
 use crate::{Config, Effect, Report};
 
 /// Jobs kept waiting per place, so that a place that becomes free finds one.
-const AHEAD: usize = 2;
+pub(crate) const AHEAD: usize = 2;
 /// Longest pause before another attempt.
 const RETRY_MAX_MS: u64 = 60_000;
 
@@ -123,11 +123,8 @@ impl State {
     fn looked(&mut self, now_ms: Millis, open: &[OpenRollout]) -> Vec<Effect> {
         let ids = self.ids.clone();
         let jobs = self.config.concurrency * AHEAD;
-        let most = self.config.untrained_max;
-        let may_begin = |open: &&OpenRollout| open.spec.evaluates || open.untrained <= most;
         let new = open
             .iter()
-            .filter(may_begin)
             .filter_map(|open| groups(open, jobs, || GroupId(ids.next())));
         let effects: Vec<Effect> = new.map(Effect::Begin).collect();
         self.beginning = effects.len();

@@ -69,7 +69,6 @@ fn open() -> OpenRollout {
         },
         groups_made: 0,
         open_jobs: 0,
-        untrained: 8,
         tasks: vec![TaskRow {
             id: TaskId(Uuid::from_u128(3)),
             name: "a".to_owned(),
@@ -159,20 +158,6 @@ fn groups_begin_before_jobs_are_taken_and_places_are_filled() {
     ));
     let claims = reported(&mut state, 5, Report::Looked(Ok(Vec::new())));
     assert!(matches!(claims[..], [Effect::Claim(1)]));
-}
-
-#[test]
-fn nothing_begins_while_much_waits_to_be_learned_from() {
-    let begins = |evaluates, untrained| {
-        let mut open = open();
-        (open.spec.evaluates, open.untrained) = (evaluates, untrained);
-        let mut state = state();
-        state.step(0, Event::Started);
-        let effects = reported(&mut state, 0, Report::Looked(Ok(vec![open])));
-        matches!(effects[..], [Effect::Begin(_)])
-    };
-    assert!(begins(false, 8) && !begins(false, 9));
-    assert!(begins(true, 9));
 }
 
 #[test]

@@ -2,19 +2,18 @@
 
 use hone_api_types::tools::Offer;
 use hone_domain::{
-    JobReason, MemoryMode, Message, Origin, Policy, PolicyChoice, PolicyVersion, RequestId,
-    Sampling, ServeError, SessionId, ToolCall, TurnKind,
+    JobReason, MemoryMode, Message, Origin, ParsedOutput, Policy, PolicyChoice, PolicyVersion,
+    RequestId, Sampling, ServeError, SessionId, ToolCall, TurnKind,
 };
 use hone_inference::{OpenError, Piece, PromptSource, Request, Shape, call_id};
 use hone_rollout::{Episode, Played};
 use serde_json::{Map, Value, json};
 
 use crate::Players;
-use crate::words::Said;
 
 /// What a model answered.
 pub(crate) struct Answered {
-    pub(crate) said: Said,
+    pub(crate) said: ParsedOutput,
     /// The message as the conversation goes on with it.
     pub(crate) message: Message,
     pub(crate) session: SessionId,
@@ -150,7 +149,7 @@ impl<'a> Asking<'a> {
         let Some(mut choice) = opened.choices.pop() else {
             return Err(Unanswered::Broken("nobody was asked".to_owned()));
         };
-        let mut said = Said::default();
+        let mut said = ParsedOutput::default();
         while let Some(piece) = choice.pieces.recv().await {
             match piece {
                 Piece::Started { .. } => {}

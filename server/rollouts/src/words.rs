@@ -1,6 +1,6 @@
 //! What agents are told, and how what they say is read.
 
-use hone_domain::{Called, Message, Part, Role};
+use hone_domain::{Message, ParsedOutput, Role};
 use serde_json::{Value, json};
 
 /// Longest output of a command that an agent is shown, in bytes.
@@ -55,35 +55,6 @@ pub(crate) fn question(instruction: &str, file: Option<&str>) -> Vec<Message> {
     told.into_iter().chain([asked]).collect()
 }
 
-/// What an agent said, put together.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Said {
-    /// The text beside its calls and its reasoning.
-    pub(crate) content: String,
-    /// Its calls.
-    pub(crate) calls: Vec<Called>,
-}
-
-impl Said {
-    pub(crate) fn add(&mut self, parts: Vec<Part>) {
-        for part in parts {
-            match part {
-                Part::Reasoning(_) => {}
-                Part::Content(text) => self.content.push_str(&text),
-                Part::CallBegun(name) => self.calls.push(Called {
-                    name,
-                    arguments: String::new(),
-                }),
-                Part::Arguments(text) => {
-                    if let Some(call) = self.calls.last_mut() {
-                        call.arguments.push_str(&text);
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// What an agent does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
@@ -96,7 +67,7 @@ pub(crate) enum Act {
 }
 
 /// What a step of an agent asks for.
-pub(crate) fn act(said: &Said, can_call: bool) -> Act {
+pub(crate) fn act(said: &ParsedOutput, can_call: bool) -> Act {
     if !can_call {
         return match block(&said.content) {
             Some(command) => Act::Run(command),
@@ -154,10 +125,12 @@ pub(crate) fn answer(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hone_domain::Part;
+
     use super::*;
 
-    fn called(name: &str, arguments: &str) -> Said {
-        let mut said = Said::default();
+    fn called(name: &str, arguments: &str) -> ParsedOutput {
+        let mut said = ParsedOutput::default();
         let (begin, end) = arguments.split_at(arguments.len() / 2);
         said.add(vec![
             Part::Reasoning("hm".to_owned()),
@@ -168,10 +141,10 @@ mod tests {
         said
     }
 
-    fn text(text: &str) -> Said {
-        Said {
+    fn text(text: &str) -> ParsedOutput {
+        ParsedOutput {
             content: text.to_owned(),
-            calls: Vec::new(),
+            ..ParsedOutput::default()
         }
     }
 

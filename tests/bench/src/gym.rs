@@ -26,7 +26,7 @@ const HELD_OUT_EVERY: usize = 4;
 const ATTEMPTS: u32 = 8;
 const MEASURED: u32 = 2;
 const TOKENS: u32 = 64;
-/// Groups of a run.
+/// Groups of a run, unless the command line says otherwise (`--sessions`).
 const GROUPS: u32 = 120;
 /// Longest time of one rollout and of what is left to train after it, and how often it is looked at.
 const ROLLOUT_MAX: Duration = Duration::from_secs(3_600);
@@ -99,7 +99,7 @@ pub(super) fn gym(bench: &Bench) -> Result<Report, String> {
     let name = bench.config.model.served_name();
     let mut report = Report::new(format!("gym: {name}, {} tasks", tasks.len()), &head);
     for pays in [Pays::Worth, Pays::Coin] {
-        let run = bench.runtime.block_on(arm(bench, &tasks, pays, is_real))?;
+        let run = bench.runtime.block_on(arm(bench, &tasks, pays))?;
         tell(&mut report, pays.name(), &run);
     }
     Ok(report)
@@ -194,17 +194,20 @@ fn set(name: &str, tasks: &[Asked], held_out: bool, tests: &str) -> Value {
     json!({"name": name, "tasks": tasks.collect::<Vec<Value>>()})
 }
 
-async fn arm(bench: &Bench, tasks: &[Asked], pays: Pays, is_real: bool) -> Result<Run, String> {
+async fn arm(bench: &Bench, tasks: &[Asked], pays: Pays) -> Result<Run, String> {
     let folder = bench.folder()?;
     let mut config = bench.config.clone();
     config.store.data_dir = folder.text();
     let app = App::start(config).await?;
-    let done = measured(&format!("http://{}", app.addr), tasks, pays, is_real).await;
+    let url = format!("http://{}", app.addr);
+    let done = measured(bench, &url, tasks, pays).await;
     app.stop().await;
     done
 }
 
-async fn measured(url: &str, tasks: &[Asked], pays: Pays, is_real: bool) -> Result<Run, String> {
+async fn measured(bench: &Bench, url: &str, tasks: &[Asked], pays: Pays) -> Result<Run, String> {
+    let is_real = bench.model.is_some();
+    let groups = bench.groups.unwrap_or(GROUPS);
     let wire = Wire::new(url)?;
     let held_out = set("held out", tasks, true, test(Pays::Worth, is_real));
     let held_out = added(&wire, &held_out).await?;
@@ -219,7 +222,7 @@ async fn measured(url: &str, tasks: &[Asked], pays: Pays, is_real: bool) -> Resu
     let before = measure(Some(0)).await?;
     let begun = Instant::now();
     let order = json!({
-        "task_set": learned, "agent": "answer", "attempts": ATTEMPTS, "groups": GROUPS, "tokens_max": TOKENS,
+        "task_set": learned, "agent": "answer", "attempts": ATTEMPTS, "groups": groups, "tokens_max": TOKENS,
     });
     let rollout = done(&wire, &order).await?;
     wire.rest(ROLLOUT_MAX, Duration::from_secs(2)).await?;

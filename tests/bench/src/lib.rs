@@ -103,7 +103,7 @@ struct Options {
     /// Seeds of a measurement that has several.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
-    /// Sessions per simulated user of `learn`.
+    /// Sessions per simulated user of `learn`; groups of `gym`
     #[arg(long, value_name = "N", value_parser = parse_sessions)]
     sessions: Option<usize>,
     /// Arms of `learn`, all if absent.
@@ -282,6 +282,8 @@ struct Bench {
     file: Option<(String, String)>,
     seconds: Option<f64>,
     size: learn::Size,
+    /// Groups of `gym`, where the command line says.
+    groups: Option<u32>,
     /// How `learn` measures the model that the command line names.
     people: Option<people::Size>,
     steps: u32,
@@ -322,6 +324,9 @@ impl Bench {
             file: sources.file,
             seconds: options.seconds,
             size: learn::Size::of(options.seeds, options.sessions, options.arms.clone()),
+            groups: options
+                .sessions
+                .and_then(|groups| u32::try_from(groups).ok()),
             people: people.transpose()?,
             steps: options.steps,
             shape: options.shape.clone(),

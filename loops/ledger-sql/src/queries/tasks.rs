@@ -9,7 +9,7 @@ use hone_domain::{
 };
 use hone_ledger::{
     JobClaim, JobEnd, JobLease, Jobs, LedgerError, NewGroups, NewRollout, NewTaskSet, OpenRollout,
-    QueueRow, RECENT_EPISODES, RolloutRow, Success, TaskRow, TaskSetRow, Window,
+    QueueRow, RECENT_EPISODES, RolloutRow, Room, Success, TaskRow, TaskSetRow, Window,
 };
 use sqlx::AssertSqlSafe;
 
@@ -95,8 +95,12 @@ impl<S: Store> Jobs for SqlLedger<S> {
         look!(self, connection => jobs::job(connection, owner, id))
     }
 
-    async fn open_rollouts(&self, limit: usize) -> Result<Vec<OpenRollout>, LedgerError> {
-        look!(self, connection => open_rollouts(connection, limit))
+    async fn open_rollouts(
+        &self,
+        limit: usize,
+        room: Room,
+    ) -> Result<Vec<OpenRollout>, LedgerError> {
+        look!(self, connection => open_rollouts(connection, limit, room))
     }
 
     async fn add_groups(&self, new: &NewGroups, now_ms: Millis) -> Result<bool, LedgerError> {
@@ -533,6 +537,7 @@ async fn cancel(
 async fn open_rollouts(
     connection: &mut Connection<'_>,
     most: usize,
+    room: Room,
 ) -> Result<Vec<OpenRollout>, Fault> {
     let found = db::query(
         "select number, id, set_number, spec, groups_made,
@@ -550,6 +555,11 @@ async fn open_rollouts(
     let mut open = Vec::with_capacity(found.len());
     for row in &found {
         let spec: RolloutSpec = serde_json::from_slice(row.try_get("spec")?)?;
+        let open_jobs = unsigned(row.try_get("open")?)?;
+        let untrained = unsigned(row.try_get("untrained")?)?;
+        if open_jobs >= room.jobs || (!spec.evaluates && untrained > room.untrained) {
+            continue;
+        }
         let which = match spec.evaluates {
             true => " and state = 'ready' and held_out = 1",
             false => " and state = 'ready' and held_out = 0",
@@ -558,8 +568,7 @@ async fn open_rollouts(
         open.push(OpenRollout {
             id: id_of(row.try_get("id")?, RolloutId)?,
             groups_made: u32::try_from(groups_made).map_err(|_| corrupt("too many groups"))?,
-            open_jobs: unsigned(row.try_get("open")?)?,
-            untrained: unsigned(row.try_get("untrained")?)?,
+            open_jobs,
             tasks: tasks_of(connection, row.try_get("set_number")?, which).await?,
             spec,
         });

@@ -13,7 +13,7 @@ use super::personal::{begin, remove_all, wish};
 use super::world::{ALL, LEASE, NOW, OWNER, World, assert_conflict};
 use crate::{
     ForgetWhat, JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, Ledger,
-    LedgerError, NewGroups, NewRollout, NewTask, NewTaskSet, Personal, Window,
+    LedgerError, NewGroups, NewRollout, NewTask, NewTaskSet, Personal, Room, Window,
 };
 
 /// A ledger with makers of tasks.
@@ -22,6 +22,11 @@ pub(super) struct Case<L> {
     ledger: Arc<L>,
 }
 
+/// Room for any.
+const ROOM: Room = Room {
+    jobs: u64::MAX,
+    untrained: 0,
+};
 const PAGE: Window = Window {
     limit: ALL,
     before: None,
@@ -250,17 +255,53 @@ pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs
 ) {
     let set = case.ready(2).await;
     let (rollout, _) = case.begun(&set, 3, false).await;
-    let open = case.ledger.open_rollouts(ALL).await.expect("read");
+    let open = case.ledger.open_rollouts(ALL, ROOM).await.expect("read");
     assert_eq!(
         (open.len(), open[0].groups_made, open[0].open_jobs),
         (1, 1, 3)
     );
     assert_eq!(open[0].tasks.len(), 2);
+    // Where enough jobs are open, or more waits to be learned from than may, no more are begun.
+    let full = Room { jobs: 3, ..ROOM };
+    assert_eq!(
+        case.ledger.open_rollouts(ALL, full).await.expect("read"),
+        []
+    );
+    let turn = case.world.turn();
+    let transition = case.world.answered(&turn).await;
+    let claimed = case.world.claim(ALL, NOW).await;
+    assert_eq!(claimed[0].claim.transition, transition.id);
+    let verdict = case.world.verdict(claimed[0].claim, Some(1.0));
+    let judged = case
+        .world
+        .ledger
+        .record_verdict(claimed[0].claim, &verdict)
+        .await;
+    judged.expect("judged");
+    assert_eq!(
+        case.ledger.open_rollouts(ALL, ROOM).await.expect("read"),
+        []
+    );
+    let room = Room {
+        untrained: 1,
+        ..ROOM
+    };
+    assert_eq!(
+        case.ledger
+            .open_rollouts(ALL, room)
+            .await
+            .expect("read")
+            .len(),
+        1
+    );
     // Somebody who knows less than is begun begins nothing.
     let next = [(GroupId(case.world.batch().0), set.tasks[1].id)];
     assert!(!case.groups(rollout, 0, &next).await);
     assert!(case.groups(rollout, 1, &next).await);
-    assert_eq!(case.ledger.open_rollouts(ALL).await.expect("read"), []);
+    assert_eq!(
+        case.ledger.open_rollouts(ALL, ROOM).await.expect("read"),
+        []
+    );
     let row = case
         .ledger
         .rollout(OWNER, rollout)
@@ -294,7 +335,7 @@ pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs
         spec: spec(1, true),
     };
     assert!(case.ledger.add_rollout(&new, NOW).await.expect("ordered"));
-    let open = case.ledger.open_rollouts(ALL).await.expect("read");
+    let open = case.ledger.open_rollouts(ALL, ROOM).await.expect("read");
     assert_eq!((open.len(), open[0].tasks.len()), (1, 0));
     let stranger = NewRollout {
         owner: "other".to_owned(),
@@ -495,7 +536,10 @@ pub(super) async fn cancelling_ends_what_waits_and_what_runs<
     assert!(row.is_done());
     let next = [(GroupId(case.world.batch().0), set.tasks[0].id)];
     assert!(!case.groups(rollout, 1, &next).await);
-    assert_eq!(case.ledger.open_rollouts(ALL).await.expect("read"), []);
+    assert_eq!(
+        case.ledger.open_rollouts(ALL, ROOM).await.expect("read"),
+        []
+    );
 }
 
 pub(super) async fn success_is_told_by_task_and_version<L: Ledger + Personal + Jobs + 'static>(
