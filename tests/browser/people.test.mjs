@@ -151,6 +151,11 @@ test('a team shares limits, its lead keeps an agent with a key, and others see n
   const made = await ask(admin, 'POST', '/admin/v1/invites', { role: 'developer' })
   const dev = await arrive(new URL(JSON.parse(made.text).url, hone.url).href, 'dev')
 
+  // Who writes programs sees the tasks and not the console.
+  await dev.getByTestId('nav-tasks').click()
+  await dev.getByText('No tasks yet').waitFor()
+  assert.equal(await dev.getByTestId('nav-console').count(), 0)
+
   // The admin makes the team and puts two people into it.
   await admin.goto(`${hone.url}/#/console/people/teams`)
   await admin.getByTestId('team-name').fill('desk')
@@ -217,6 +222,9 @@ test('a team shares limits, its lead keeps an agent with a key, and others see n
   await bob.getByText('An admin can make you a key.').waitFor()
   for (const offer of ['agent-name', 'key-name']) assert.equal(await bob.getByTestId(offer).count(), 0, offer)
   assert.deepEqual(await issues(bob), [])
+  assert.equal(await bob.getByTestId('nav-tasks').count(), 0)
+  await bob.goto(`${hone.url}/#/tasks`)
+  await bob.getByText('Tasks are for developers and admins.').waitFor()
   await agent.getByTestId('agent-close').click()
   await agent.getByText('closed').waitFor()
   const closed = await fetch(`${hone.url}/v1/me`, { headers: { 'x-api-key': key.trim() } })

@@ -24,6 +24,8 @@ class Account {
   mayChange = $derived(this.me?.role === 'admin')
   /** Agents are made and keys are handed out by who writes programs. */
   makesKeys = $derived(this.me?.role === 'admin' || this.me?.role === 'developer')
+  /** Tasks are tried by who writes programs, too. */
+  triesTasks = $derived(this.makesKeys)
 
   private checking: Promise<boolean> | null = null
   /** How often one decided about learning here. */

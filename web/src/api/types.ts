@@ -271,6 +271,36 @@ export interface MemoryModes {
 export type Memories = List<Memory> & MemoryModes
 export type MemoriesImported = Reply<'MemoriesImported'>
 
+// === Tasks and rollouts ===
+
+export type TaskState = 'new' | 'ready' | 'refused' | 'quarantined'
+export type JobState = 'queued' | 'running' | 'done' | 'retried' | 'skipped' | 'failed' | 'cancelled'
+export type TaskSet = Closer<'TaskSetReply', { states: Partial<Record<TaskState, number>> }>
+export type Task = Closer<'TaskReply', { state: TaskState }>
+export type TaskSetView = TaskSet & { data: Task[] }
+export type RolloutWish = Schemas['RolloutRequest'] & { agent: 'bash' | 'answer' }
+export type VersionSuccess = Closer<'VersionSuccess', { interval: [low: number, high: number] }>
+export type Rollout = Closer<
+  'RolloutReply',
+  {
+    status: 'running' | 'done' | 'cancelled'
+    agent: RolloutWish['agent']
+    episodes: Partial<Record<JobState, number>>
+    versions: VersionSuccess[]
+  }
+>
+export type Episode = Closer<'EpisodeReply', { state: JobState; result: EpisodeResult | null }>
+
+/** What there is depends on how it ended. */
+export interface EpisodeResult {
+  steps?: number
+  test_output?: string
+  error?: string
+}
+
+export type Queue = Closer<'QueueReply', { kind: 'episode' | 'credit' | 'check'; state: JobState }>
+export type Queues = Closer<'QueuesReply', { data: Queue[] }>
+
 // === The console ===
 
 export type Alert = Reply<'Since'>
