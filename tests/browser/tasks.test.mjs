@@ -188,7 +188,7 @@ test('a server that can try nothing says why', async () => {
     const page = await open(browser, idle)
     for (const hash of ['#/tasks', '#/console/queues']) {
       await page.goto(`${idle.url}/${hash}`)
-      await page.getByRole('status').filter({ hasText: stopped.slice(1) }).waitFor()
+      await page.getByRole('status').filter({ hasText: stopped }).waitFor()
       assert.deepEqual(await issues(page), [])
     }
     await picture(page, 'queues-stopped-light')
