@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
-import { Hone, confirm, issues, launch, open, picture, until } from './hone.mjs'
+import { Hone, QUICK, confirm, issues, launch, open, picture, until } from './hone.mjs'
 
 const LOOKS = [
   { name: 'light', colorScheme: 'light', viewport: { width: 1280, height: 860 } },
@@ -179,4 +179,21 @@ test('a set is removed by typing its name', async () => {
   await page.getByText('No tasks yet').waitFor()
   assert.deepEqual((await hone.get('/v1/task-sets')).data, [])
   assert.deepEqual(page.complaints, [])
+})
+
+test('a server that can try nothing says why', async () => {
+  const idle = await Hone.start({ ...QUICK, HONE__TOOLS__EXECUTOR: 'off' })
+  try {
+    const { stopped } = await idle.get('/admin/v1/queues')
+    const page = await open(browser, idle)
+    for (const hash of ['#/tasks', '#/console/queues']) {
+      await page.goto(`${idle.url}/${hash}`)
+      await page.getByRole('status').filter({ hasText: stopped }).waitFor()
+      assert.deepEqual(await issues(page), [])
+    }
+    await picture(page, 'queues-stopped-light')
+    assert.deepEqual(page.complaints, [])
+  } finally {
+    await idle.stop()
+  }
 })
