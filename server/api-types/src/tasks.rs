@@ -159,11 +159,20 @@ fn files(
     wrong: &dyn Fn(&str, String) -> RequestError,
 ) -> Result<TaskFiles, RequestError> {
     let folder = |field: &str, files: BTreeMap<String, FileContent>| {
+        let names: Vec<String> = files.keys().cloned().collect();
         let files = files.into_iter().map(|(path, content)| {
             if !is_inside(&path) {
                 let why =
                     format!("{path:?} is no path below the task's folder: no leading slash, no ..");
                 return Err(wrong(field, why));
+            }
+            let is_folder = |other: &String| {
+                other
+                    .strip_prefix(&path)
+                    .is_some_and(|rest| rest.starts_with('/'))
+            };
+            if names.iter().any(is_folder) {
+                return Err(wrong(field, format!("{path:?} is a file and a folder")));
             }
             let bytes = content
                 .bytes()
@@ -204,7 +213,9 @@ impl TaskRequest {
     fn checked(self, at: usize) -> Result<CheckedTask, RequestError> {
         let param = |field: &str| format!("tasks[{at}].{field}");
         let name = named(&param("name"), &self.name)?;
-        let wrong = |field: &str, why: String| RequestError::invalid(param(field), why);
+        let wrong = |field: &str, why: String| {
+            RequestError::invalid(param(field), format!("task {name:?}: {why}"))
+        };
         if self.instruction.trim().is_empty() || self.instruction.len() > INSTRUCTION_BYTES_MAX {
             let why = format!("instruction must have 1 to {INSTRUCTION_BYTES_MAX} bytes");
             return Err(wrong("instruction", why));
@@ -368,6 +379,10 @@ mod tests {
             (
                 json!({"environment": {"a": "x".repeat(TASK_BYTES_MAX)}}),
                 "at most 1000 files",
+            ),
+            (
+                json!({"environment": {"a": "", "a/b": ""}}),
+                "is a file and a folder",
             ),
             (json!({"agent_seconds": 0}), "agent_seconds must be"),
             (json!({"answer_file": "../x"}), "below the work folder"),

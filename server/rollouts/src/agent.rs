@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{AgentKind, JobReason, Message, Role, SessionId};
 use hone_rollout::{Episode, Played};
-use hone_tools::{Command, Jail, Outcome, Snapshot, ToolResult};
+use hone_tools::{Command, Jail, Outcome, Snapshot, ToolResult, ToolsError};
 use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
@@ -73,15 +73,23 @@ impl Players {
         };
         let snapshot = left(&*jail).await;
         jail.close().await;
-        let testing = Instant::now();
-        let verified = match snapshot {
-            Ok(snapshot) => {
-                self.jails
-                    .verify(&episode.task, &episode.files, &snapshot)
-                    .await
+        let snapshot = match snapshot {
+            Ok(snapshot) => snapshot,
+            Err(error @ ToolsError::Lost(_)) => return broken(&error),
+            // Work that cannot be carried to the tests is worth nothing.
+            Err(error) => {
+                return Played::Ended {
+                    reason,
+                    reward: 0.0,
+                    version: work.version,
+                    session: work.session,
+                    result: result(json!({"error": format!("its work cannot be read: {error}")})),
+                };
             }
-            Err(error) => Err(error),
         };
+        let testing = Instant::now();
+        let verified = self.jails.verify(&episode.task, &episode.files, &snapshot);
+        let verified = verified.await;
         match verified {
             Err(error) => broken(&error),
             Ok(Verified::Nothing(why)) => Played::Unknown {

@@ -154,6 +154,15 @@ async fn tests_that_say_nothing_pay_nothing() {
             "echo '{' > /logs/verifier/reward.json",
             "no number from 0 to 1",
         ),
+        (
+            "echo 0 > x; ln -s $PWD/x /logs/verifier/reward.txt",
+            "no number from 0 to 1",
+        ),
+        ("mkdir /logs/verifier/reward.json", "no number from 0 to 1"),
+        (
+            "echo why >&2; : > /logs/verifier/reward.txt",
+            "they said: why",
+        ),
         ("sleep 60", "did not end within 5 seconds"),
     ] {
         files

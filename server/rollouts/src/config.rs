@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hone_tools::{Bubblewrap, Executor, GuestProgram, JailSpec, PlainProcess};
+use hone_tools::{Bubblewrap, Executor, GuestProgram, JailSpec};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
@@ -13,8 +13,6 @@ use tokio::sync::OnceCell;
 pub enum ExecutorKind {
     /// In jails by bubblewrap.
     Bubblewrap,
-    /// In processes of this machine, without isolation.
-    Process,
     /// Nowhere: tasks can be neither checked nor tried.
     Off,
 }
@@ -117,11 +115,6 @@ fn executor(config: &ToolsConfig) -> Result<Arc<dyn Executor>, String> {
         ExecutorKind::Bubblewrap => {
             let jails = Bubblewrap::new(guest).map_err(|error| error.to_string())?;
             jails.check().map_err(|error| error.to_string())?;
-            Ok(Arc::new(jails))
-        }
-        ExecutorKind::Process => {
-            let jails =
-                PlainProcess::without_isolation(guest).map_err(|error| error.to_string())?;
             Ok(Arc::new(jails))
         }
     }

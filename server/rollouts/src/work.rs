@@ -21,6 +21,11 @@ const TAIL_BYTES: usize = 2_000;
 /// Removes links of the work folder that lead out of it.
 const UNLINK: &str = "find /app -type l -print0 | while IFS= read -r -d '' link; do \
     case \"$(readlink -m -- \"$link\")\" in /app | /app/*) ;; *) rm -f -- \"$link\" ;; esac; done";
+/// Names the first file in which tests say a reward, whatever it is.
+const WRITTEN: &str = "cd /logs/verifier && for file in reward.json reward.txt; do \
+    if [ -e $file ] || [ -L $file ]; then echo $file; break; fi; done; true";
+/// Most bytes of such a file.
+const REWARD_BYTES: u64 = 65_536;
 /// How often solution and nothing are tried by a check.
 const TIMES: u32 = 3;
 
@@ -75,6 +80,17 @@ impl Jails {
     pub(crate) async fn open(&self, files: &TaskFiles) -> Result<Box<dyn Jail>, ToolsError> {
         let jail = self.jail().await?;
         put_all(&*jail, WORK, &files.environment).await?;
+        let is_script = |(_, content): &(&String, &Vec<u8>)| content.starts_with(b"#!");
+        let scripts = files.environment.iter().filter(is_script);
+        let scripts: Vec<String> = scripts.map(|(path, _)| format!("{WORK}/{path}")).collect();
+        if !scripts.is_empty() {
+            let chmod = ["chmod", "755", "--"].map(str::to_owned);
+            let chmod = Command::argv(chmod.into_iter().chain(scripts));
+            let done = jail.exec(chmod).await;
+            if done.outcome != Outcome::Ok {
+                return Err(ToolsError::Lost(tail(&done)));
+            }
+        }
         Ok(jail)
     }
 
@@ -113,7 +129,13 @@ impl Jails {
         };
         let work = worked.await;
         jail.close().await;
-        self.verify(task, files, &work?).await
+        match work {
+            Ok(work) => self.verify(task, files, &work).await,
+            Err(error @ ToolsError::Lost(_)) => Err(error),
+            Err(error) => Ok(Verified::Nothing(format!(
+                "what is left cannot be read: {error}"
+            ))),
+        }
     }
 
     /// Whether a task can tell a solution from none, three times alike.
@@ -183,27 +205,36 @@ async fn tested(
         }
         _ => {}
     }
-    let said = match jail
-        .get(&format!("{LOGS}/verifier/reward.json"), 65_536)
-        .await
-    {
-        Ok(bytes) => Some(of_json(&bytes)),
-        Err(_) => match jail
-            .get(&format!("{LOGS}/verifier/reward.txt"), 1_024)
-            .await
-        {
-            Ok(bytes) => Some(of_text(&bytes)),
-            Err(_) => None,
-        },
-    };
-    Ok(match said {
+    Ok(match said(jail).await? {
         // Without a file the exit code says it.
         None => Verified::Reward(f32::from(result.exit == Some(0)), output),
         Some(Some(reward)) => Verified::Reward(reward, output),
-        Some(None) => {
-            Verified::Nothing("the tests wrote a reward that is no number from 0 to 1".to_owned())
-        }
+        Some(None) => Verified::Nothing(format!(
+            "the tests wrote a reward that is no number from 0 to 1; they said: {}",
+            output.trim()
+        )),
     })
+}
+
+/// What the tests wrote: none where they wrote nothing, and none within where that is no reward.
+async fn said(jail: &dyn Jail) -> Result<Option<Option<f32>>, ToolsError> {
+    let written = jail.exec(Command::argv(["bash", "-c", WRITTEN])).await;
+    if written.outcome != Outcome::Ok {
+        return Err(ToolsError::Lost(tail(&written)));
+    }
+    let name = written.stdout.text();
+    let name = name.trim();
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let path = format!("{LOGS}/verifier/{name}");
+    match jail.get(&path, REWARD_BYTES).await {
+        Ok(bytes) if name == "reward.json" => Ok(Some(of_json(&bytes))),
+        Ok(bytes) => Ok(Some(of_text(&bytes))),
+        Err(error @ ToolsError::Lost(_)) => Err(error),
+        // A link, a folder, or more than a number needs.
+        Err(_) => Ok(Some(None)),
+    }
 }
 
 /// A number from 0 to 1.

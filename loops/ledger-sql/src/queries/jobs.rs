@@ -356,7 +356,8 @@ async fn fail(
         .await?;
         return Ok(());
     }
-    if job.kind != JobKind::Credit {
+    // What the model or this server lacks is no fault of the task.
+    if job.kind != JobKind::Credit && failed.reason == JobReason::Jail {
         db::query(
             "update tasks set state = 'quarantined', note = $2 where id = $1 and state in ('new', 'ready')",
         )

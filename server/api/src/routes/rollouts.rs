@@ -207,7 +207,8 @@ pub async fn remove_task_set(
     match http
         .jobs
         .remove_task_set(&context.caller.owner, set)
-        .await?
+        .await
+        .map_err(conflict)?
     {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(unknown("task set", &id)),
@@ -252,10 +253,12 @@ pub async fn add_rollout(
         });
     }
     let spec = body.spec(count as u64)?;
+    let scope = whole_scope(&http, &context, None)?;
+    can_answer(&http, &scope, spec.version).await?;
     let new = NewRollout {
         id: RolloutId(http.ids.next()),
         owner: context.caller.owner.clone(),
-        scope: own_scope(&http, &context)?,
+        scope,
         set,
         spec,
     };
@@ -268,9 +271,18 @@ pub async fn add_rollout(
     Ok((StatusCode::CREATED, Json(row)))
 }
 
-/// Whose policy is asked and taught.
-fn own_scope(http: &Http, context: &RequestContext) -> Result<Scope, ApiError> {
-    whole_scope(http, context, None)
+/// Refuses a version that nobody can be answered by.
+async fn can_answer(http: &Http, scope: &Scope, version: Option<u64>) -> Result<(), ApiError> {
+    let Some(version) = version.filter(|version| *version > 0) else {
+        return Ok(());
+    };
+    let number = lists::version("version", version)?;
+    let found = http.versions.version(scope, number, 0).await?;
+    let record = found.map(|view| view.record);
+    match record.filter(|r| !(r.is_pruned || r.is_tainted || r.is_retired)) {
+        Some(_) => Ok(()),
+        None => Err(ApiError::VersionNotFound(version.to_string())),
+    }
 }
 
 async fn one_rollout(

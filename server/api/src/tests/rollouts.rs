@@ -104,6 +104,11 @@ async fn what_cannot_be_is_refused_by_name() {
             "temperature",
         ),
         (json!({"task_set": id, "shape": 1}), 400, "shape"),
+        (
+            json!({"task_set": id, "evaluate": true, "version": 7}),
+            404,
+            "7",
+        ),
         (json!({}), 400, "task_set"),
     ] {
         let reply = stage.post("/v1/rollouts", &body.to_string()).await;

@@ -19,6 +19,8 @@ use crate::table::{
     table,
 };
 
+/// Most bytes of a request, as servers are configured where nobody says otherwise.
+const REQUEST_BYTES_MAX: usize = 8 << 20;
 /// How often a set is looked at while its tasks are checked, and how often at most.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOKS_MAX: u32 = 60 * 60;
@@ -89,10 +91,17 @@ pub(crate) fn tasks(command: TasksCommand) -> Result<ExitCode, String> {
 }
 
 async fn add(server: &Server, set: TaskSetRequest) -> Result<Value, String> {
+    let body = serde_json::to_value(&set).map_err(|error| error.to_string())?;
+    let bytes = body.to_string().len();
+    if bytes > REQUEST_BYTES_MAX {
+        return Err(format!(
+            "the set takes {bytes} bytes and a request at most {REQUEST_BYTES_MAX} (http.body_bytes_max); add it in parts"
+        ));
+    }
     let call = Call {
         method: Method::POST,
         path: "/v1/task-sets".to_owned(),
-        body: Some(serde_json::to_value(&set).map_err(|error| error.to_string())?),
+        body: Some(body),
         show: one,
     };
     let added = send(server, &call).await?;
@@ -267,14 +276,7 @@ fn task_of(folder: &Path, name: String) -> Result<TaskRequest, String> {
         }
         false => Table::new(),
     };
-    let setting = |section: &str, key: &str| settings.get(section)?.get(key).cloned();
-    let seconds = |section: &str| -> Option<u64> {
-        let value = setting(section, "timeout_sec")?;
-        let value = value
-            .as_float()
-            .or_else(|| Some(value.as_integer()? as f64))?;
-        (value >= 1.0).then_some(value as u64)
-    };
+    let settings = Settings::of(&settings).map_err(|why| format!("{name}: task.toml: {why}"))?;
     let mut environment = files(&folder.join("environment"))?;
     if let Some(file) = environment.remove("Dockerfile") {
         docker_free(&name, &file)?;
@@ -284,13 +286,60 @@ fn task_of(folder: &Path, name: String) -> Result<TaskRequest, String> {
         environment,
         tests: files(&folder.join("tests"))?,
         solution: files(&folder.join("solution"))?,
-        answer_file: setting("hone", "answer_file")
-            .and_then(|file| Some(file.as_str()?.to_owned())),
-        held_out: setting("hone", "held_out").and_then(|held| held.as_bool()),
-        agent_seconds: seconds("agent"),
-        verifier_seconds: seconds("verifier"),
+        answer_file: settings.answer_file,
+        held_out: settings.held_out,
+        agent_seconds: settings.agent_seconds,
+        verifier_seconds: settings.verifier_seconds,
         name,
     })
+}
+
+/// What `task.toml` says. Sections of other programs may say what they like; what is read here is checked.
+#[derive(Default)]
+struct Settings {
+    agent_seconds: Option<u64>,
+    verifier_seconds: Option<u64>,
+    answer_file: Option<String>,
+    held_out: Option<bool>,
+}
+
+impl Settings {
+    fn of(table: &Table) -> Result<Self, String> {
+        let seconds = |section: &str| {
+            let Some(value) = table
+                .get(section)
+                .and_then(|section| section.get("timeout_sec"))
+            else {
+                return Ok(None);
+            };
+            let whole = value.as_integer().map(|n| n as f64);
+            match value.as_float().or(whole) {
+                Some(seconds) if seconds >= 1.0 => Ok(Some(seconds as u64)),
+                _ => Err(format!(
+                    "{section}.timeout_sec must be a number of at least 1"
+                )),
+            }
+        };
+        let mut settings = Self {
+            agent_seconds: seconds("agent")?,
+            verifier_seconds: seconds("verifier")?,
+            ..Self::default()
+        };
+        let own = table.get("hone").and_then(|own| own.as_table());
+        for (key, value) in own.into_iter().flatten() {
+            match (key.as_str(), value.as_str(), value.as_bool()) {
+                ("answer_file", Some(file), _) => settings.answer_file = Some(file.to_owned()),
+                ("held_out", _, Some(held_out)) => settings.held_out = Some(held_out),
+                _ => {
+                    return Err(format!(
+                        "hone.{key} is not known or not of its kind; there are hone.answer_file (a text) and \
+                         hone.held_out (true or false)"
+                    ));
+                }
+            }
+        }
+        Ok(settings)
+    }
 }
 
 /// Refuses a task whose image is more than files: jails have this machine's programs.
@@ -419,6 +468,22 @@ mod tests {
         let why = set_of(at, None, 0.2).unwrap_err();
         assert!(why.contains("RUN apt-get install gcc"), "{why}");
         fs::remove_file(at.join("a/environment/Dockerfile")).unwrap();
+        for (toml, says) in [
+            ("[agent]\ntimeout_sec = 0", "agent.timeout_sec must be"),
+            (
+                "[verifier]\ntimeout_sec = \"1\"",
+                "verifier.timeout_sec must be",
+            ),
+            ("[hone]\nheldout = true", "hone.heldout is not known"),
+            (
+                "[hone]\nheld_out = \"yes\"",
+                "hone.held_out is not known or not of its kind",
+            ),
+        ] {
+            write(at, "a/task.toml", toml);
+            let why = set_of(at, None, 0.2).unwrap_err();
+            assert!(why.contains(says), "{toml}: {why}");
+        }
         write(at, "a/task.toml", "= 1");
         assert!(set_of(at, None, 0.2).unwrap_err().contains("is not TOML"));
         fs::remove_file(at.join("a/task.toml")).unwrap();

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use hone_domain::Millis;
+use hone_domain::{Loop, Millis};
 use hone_judge::ModelKind;
 use hone_ledger::AuditQuery;
 use hone_ledger_sql::StoredLedger;
@@ -19,6 +19,8 @@ use super::common::{check_adapter, now_ms};
 use crate::config::{Config, Engine};
 use hone_net::listen::check_private;
 use hone_net::outbound::{Call, Outbound};
+use hone_rollouts::{ExecutorKind, Jails};
+
 /// Less than this is worth a warning.
 const FREE_BYTES_FEW: u64 = 2 << 30;
 /// A write to disk that takes longer slows every answer down.
@@ -426,6 +428,22 @@ pub(super) fn secrets(config: &Config) -> Outcome {
             let remedy = format!("chmod 600 {}", tls.key.display());
             broken(error, remedy)
         }
+    }
+}
+
+pub(super) async fn jails(config: &Config) -> Outcome {
+    if !config.runs(Loop::Rollout) {
+        return skipped("agents try no tasks here: the loop rollout does not run");
+    }
+    match config.tools.executor {
+        ExecutorKind::Off => skipped("tools.executor is \"off\": agents can try no tasks"),
+        ExecutorKind::Bubblewrap => match Jails::new(config.tools.clone()).executor().await {
+            Ok(_) => fine("agents can work in jails"),
+            Err(why) => warning(
+                format!("agents can try no tasks: {why}"),
+                "do what it says, or set tools.executor to \"off\"",
+            ),
+        },
     }
 }
 

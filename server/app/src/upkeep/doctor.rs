@@ -153,6 +153,7 @@ pub(super) async fn examine(config: &Config, quick: bool) -> Vec<Finding> {
     note("port", checks::port(config, &folder));
     note("secrets", checks::secrets(config));
     note("judge", checks::judge(config).await);
+    note("jails", checks::jails(config).await);
     note("identity", checks::identity(config).await);
     all
 }
