@@ -21,6 +21,9 @@ struct Work {
     version: Option<u64>,
     /// Time that its commands took.
     tool_ms: u64,
+    /// Time that it took in all, and that its jail took to open.
+    agent_ms: u64,
+    jail_ms: u64,
 }
 
 impl Work {
@@ -28,6 +31,17 @@ impl Work {
         self.steps += 1;
         self.session = Some(answered.session);
         self.version = Some(answered.version.0);
+    }
+
+    /// What is told of it, with what else there is to tell.
+    fn result(&self, more: Value) -> Value {
+        let mut result = json!({
+            "steps": self.steps, "agent_ms": self.agent_ms, "tool_ms": self.tool_ms, "jail_ms": self.jail_ms,
+        });
+        if let (Some(into), Value::Object(more)) = (result.as_object_mut(), more) {
+            into.extend(more);
+        }
+        result
     }
 }
 
@@ -53,22 +67,14 @@ impl Players {
             }
             Err(_) => None,
         };
-        let result = |more: Value| {
-            let mut result = json!({
-                "steps": work.steps, "agent_ms": agent_ms, "tool_ms": work.tool_ms, "jail_ms": opened_ms,
-            });
-            if let (Some(into), Some(more)) = (result.as_object_mut(), more.as_object()) {
-                into.extend(more.clone());
-            }
-            result
-        };
+        (work.agent_ms, work.jail_ms) = (agent_ms, opened_ms);
         // How long the machine took is no sign of how well the agent did.
         let Some(reason) = outcome else {
             jail.close().await;
             return Played::Unknown {
                 reason: JobReason::Time,
                 session: work.session,
-                result: result(Value::Null),
+                result: work.result(Value::Null),
             };
         };
         let snapshot = left(&*jail).await;
@@ -83,7 +89,8 @@ impl Players {
                     reward: 0.0,
                     version: work.version,
                     session: work.session,
-                    result: result(json!({"error": format!("its work cannot be read: {error}")})),
+                    result: work
+                        .result(json!({"error": format!("its work cannot be read: {error}")})),
                 };
             }
         };
@@ -95,14 +102,14 @@ impl Players {
             Ok(Verified::Nothing(why)) => Played::Unknown {
                 reason: JobReason::Verifier,
                 session: work.session,
-                result: result(json!({"verifier_ms": millis(testing), "error": why})),
+                result: work.result(json!({"verifier_ms": millis(testing), "error": why})),
             },
             Ok(Verified::Reward(reward, output)) => Played::Ended {
                 reason,
                 reward,
                 version: work.version,
                 session: work.session,
-                result: result(json!({"verifier_ms": millis(testing), "test_output": output})),
+                result: work.result(json!({"verifier_ms": millis(testing), "test_output": output})),
             },
         }
     }

@@ -261,39 +261,6 @@ pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs
         (1, 1, 3)
     );
     assert_eq!(open[0].tasks.len(), 2);
-    // Where enough jobs are open, or more waits to be learned from than may, no more are begun.
-    let full = Room { jobs: 3, ..ROOM };
-    assert_eq!(
-        case.ledger.open_rollouts(ALL, full).await.expect("read"),
-        []
-    );
-    let turn = case.world.turn();
-    let transition = case.world.answered(&turn).await;
-    let claimed = case.world.claim(ALL, NOW).await;
-    assert_eq!(claimed[0].claim.transition, transition.id);
-    let verdict = case.world.verdict(claimed[0].claim, Some(1.0));
-    let judged = case
-        .world
-        .ledger
-        .record_verdict(claimed[0].claim, &verdict)
-        .await;
-    judged.expect("judged");
-    assert_eq!(
-        case.ledger.open_rollouts(ALL, ROOM).await.expect("read"),
-        []
-    );
-    let room = Room {
-        untrained: 1,
-        ..ROOM
-    };
-    assert_eq!(
-        case.ledger
-            .open_rollouts(ALL, room)
-            .await
-            .expect("read")
-            .len(),
-        1
-    );
     // Somebody who knows less than is begun begins nothing.
     let next = [(GroupId(case.world.batch().0), set.tasks[1].id)];
     assert!(!case.groups(rollout, 0, &next).await);
@@ -347,6 +314,46 @@ pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs
             .add_rollout(&stranger, NOW)
             .await
             .expect("asked")
+    );
+}
+
+pub(super) async fn a_rollout_waits_for_room<L: Ledger + Personal + Jobs + 'static>(
+    case: &Case<L>,
+) {
+    let set = case.ready(1).await;
+    case.begun(&set, 3, false).await;
+    // Where enough jobs are open, or more waits to be learned from than may, no more are begun.
+    let full = Room { jobs: 3, ..ROOM };
+    assert_eq!(
+        case.ledger.open_rollouts(ALL, full).await.expect("read"),
+        []
+    );
+    let turn = case.world.turn();
+    let transition = case.world.answered(&turn).await;
+    let claimed = case.world.claim(ALL, NOW).await;
+    assert_eq!(claimed[0].claim.transition, transition.id);
+    let verdict = case.world.verdict(claimed[0].claim, Some(1.0));
+    let judged = case
+        .world
+        .ledger
+        .record_verdict(claimed[0].claim, &verdict)
+        .await;
+    judged.expect("judged");
+    assert_eq!(
+        case.ledger.open_rollouts(ALL, ROOM).await.expect("read"),
+        []
+    );
+    let room = Room {
+        untrained: 1,
+        ..ROOM
+    };
+    assert_eq!(
+        case.ledger
+            .open_rollouts(ALL, room)
+            .await
+            .expect("read")
+            .len(),
+        1
     );
 }
 

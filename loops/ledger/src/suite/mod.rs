@@ -122,6 +122,7 @@ pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() ->
     job_cases! {
         sets_are_kept_and_removed,
         a_rollout_begins_its_groups_once,
+        a_rollout_waits_for_room,
         a_job_is_held_by_one_and_ends_once,
         what_is_lost_is_tried_again_and_then_skipped,
         a_group_is_credited_once_with_its_last_episode,
