@@ -245,21 +245,6 @@ impl InferenceService {
         self.ask_all(&request, prepared?, admitted_ms)
     }
 
-    /// The tokens of a request's prompt, asking and remembering nothing.
-    pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
-        let owner = request.counts_as().to_owned();
-        let work = move |inference: &Self| {
-            Ok(
-                match (&request.prompt, inference.text_of(&request, &[], &[])?) {
-                    (PromptSource::Tokens(tokens), _) => tokens.clone(),
-                    (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
-                    (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
-                },
-            )
-        };
-        self.apart(&owner, usize::MAX, work).await?
-    }
-
     fn prepare(&self, request: &Request, now_ms: Millis) -> Result<Prepared, OpenError> {
         let text = self.text_of(request, &[], &[])?;
         let mut output_format = self.output_format(request, text.as_deref());

@@ -152,8 +152,9 @@ async fn a_caller_that_goes_away_cancels_its_command() {
 #[tokio::test]
 async fn the_time_of_a_jail_ends_it() {
     for executor in executors() {
+        // Long enough for a busy machine to begin something in it.
         let spec = JailSpec {
-            wall_ms: 1500,
+            wall_ms: 6_000,
             ..small()
         };
         let jail = executor.open(&spec).await.unwrap();
@@ -164,6 +165,12 @@ async fn the_time_of_a_jail_ends_it() {
             format!("(setsid sleep {mark} &) >/dev/null 2>&1; echo"),
         )
         .await;
+        for _ in 0..200 {
+            if processes_with(&mark) > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         assert!(processes_with(&mark) > 0);
         let result = run(&*jail, "sleep 606").await;
         assert_eq!(result.killed_by, Some(KilledBy::Timeout));

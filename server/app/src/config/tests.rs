@@ -130,7 +130,9 @@ fn what_is_wrong_is_named() {
         (with_file("[http\n"), &["my.toml", "not valid TOML"]),
         (
             with_file("loops = [\"sing\"]"),
-            &["my.toml: loops[0] must be serve, collect, judge, train or memory, not \"sing\""],
+            &[
+                "my.toml: loops[0] must be serve, collect, judge, train, memory or rollout, not \"sing\"",
+            ],
         ),
         (
             with_env("HONE__MODEL__ENGINE", "nul"),
