@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use hone_domain::{Message, Role, Token, ToolCall};
+use hone_domain::{Message, Role, ToolCall};
 use serde_json::{Map, Value, json};
 
-use super::{InferenceService, Language, OpenError, PromptSource, Request};
+use super::Language;
 
 /// Whether the template refuses a message with more than one call, as those of Llama 3 do.
 pub(super) fn takes_one_call(language: &dyn Language) -> bool {
@@ -167,23 +167,6 @@ fn template_call(call: &ToolCall) -> Value {
         "type": "function",
         "function": { "name": call.name, "arguments": arguments },
     })
-}
-
-impl InferenceService {
-    /// The tokens of a request's prompt, asking and remembering nothing.
-    pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
-        let owner = request.counts_as().to_owned();
-        let work = move |inference: &Self| {
-            Ok(
-                match (&request.prompt, inference.text_of(&request, &[], &[])?) {
-                    (PromptSource::Tokens(tokens), _) => tokens.clone(),
-                    (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
-                    (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
-                },
-            )
-        };
-        self.apart(&owner, usize::MAX, work).await?
-    }
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use hone_domain::{
     Admitted, Ask, Collect, Delta, Millis, PolicyVersion, Reason, Sampling, ServeError, StopRules,
-    TokenDelta, TurnId,
+    Token, TokenDelta, TurnId,
 };
 use tokio::time::timeout;
 
-use super::prepare::{Prepared, Request};
+use super::prepare::{Prepared, PromptSource, Request};
 use super::{InferenceService, OpenError};
 
 /// Most log-probs of a prompt: every token has its own and its alternatives'.
@@ -81,5 +81,21 @@ impl InferenceService {
         };
         let scored = timeout(self.limits.completion_timeout, scoring).await;
         scored.unwrap_or(Err(ServeError::Late))
+    }
+}
+impl InferenceService {
+    /// The tokens of a request's prompt, asking and remembering nothing.
+    pub async fn tokens_of(self: &Arc<Self>, request: Request) -> Result<Vec<Token>, OpenError> {
+        let owner = request.counts_as().to_owned();
+        let work = move |inference: &Self| {
+            Ok(
+                match (&request.prompt, inference.text_of(&request, &[], &[])?) {
+                    (PromptSource::Tokens(tokens), _) => tokens.clone(),
+                    (PromptSource::Text(_), Some(text)) => inference.language.encode(&text, true),
+                    (_, text) => inference.language.encode(&text.unwrap_or_default(), false),
+                },
+            )
+        };
+        self.apart(&owner, usize::MAX, work).await?
     }
 }
