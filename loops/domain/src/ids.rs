@@ -48,6 +48,13 @@ macro_rules! id {
     };
 }
 
+/// The UUID that a hash is: the same wherever it is made.
+pub fn uuid_of(hash: &[u8; 32]) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
+
 id!(
     /// One conversation of one user with one agent.
     SessionId,

@@ -18,9 +18,6 @@ pub enum JobKind {
 }
 
 impl JobKind {
-    /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Episode, Self::Credit, Self::Check];
-
     /// The stored and counted name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,17 +49,6 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// Every state.
-    pub const ALL: [Self; 7] = [
-        Self::Queued,
-        Self::Running,
-        Self::Done,
-        Self::Retried,
-        Self::Skipped,
-        Self::Failed,
-        Self::Cancelled,
-    ];
-
     /// The stored and counted name.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -53,7 +53,7 @@ pub use fate::{Fate, Reason, Stage};
 pub use holdback::Holdback;
 pub use ids::{
     BatchId, FeedbackId, ForgetId, GroupId, JobId, MemoryId, RequestId, RolloutId, SessionId,
-    TaskId, TaskSetId, TransitionId, TurnId, VerdictId,
+    TaskId, TaskSetId, TransitionId, TurnId, VerdictId, uuid_of,
 };
 pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
 pub use job::{Job, JobKind, JobReason, JobState};

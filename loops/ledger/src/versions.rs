@@ -12,6 +12,13 @@ use crate::LedgerError;
 use crate::ledger::{PolicyRecord, Publish};
 use crate::people::AuditEntry;
 
+impl PolicyRecord {
+    /// Whether its adapter is kept, clean and in service.
+    pub fn can_answer(&self) -> bool {
+        !(self.is_pruned || self.is_tainted || self.is_retired)
+    }
+}
+
 /// A place in a list, newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {

@@ -407,8 +407,7 @@ pub fn last_good(records: &[PolicyRecord], since: PolicyVersion) -> Option<Polic
     let mut at = find(since).map_or(PolicyVersion::BASE, before);
     while let Some(record) = find(at) {
         let is_other = record.policy.digest != head.digest;
-        let is_gone = record.is_pruned || record.is_tainted || record.is_retired;
-        if is_other && !record.is_tripped && !is_gone {
+        if is_other && !record.is_tripped && record.can_answer() {
             return Some(at);
         }
         at = before(record);

@@ -288,7 +288,7 @@ impl Scrub {
                 continue;
             };
             let record = view.record;
-            if record.is_pruned || record.is_tainted || record.is_retired {
+            if !record.can_answer() {
                 continue;
             }
             let policy = &record.policy;

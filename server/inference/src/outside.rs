@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use hone_domain::{
     Admission, Collect, Completion, Digest, Message, Origin, PolicyVersion, RequestId, Role,
-    Sampling, SessionId, StopReason, Token, Turn, TurnId, VersionSpan,
+    Sampling, SessionId, StopReason, Token, Turn, TurnId, VersionSpan, uuid_of,
 };
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
-use uuid::{Builder, Uuid};
+use uuid::Uuid;
 
 use super::{InferenceService, OpenError, PromptSource, Request};
 
@@ -65,9 +65,7 @@ impl Names<'_> {
                 let mut hash = Sha256::new();
                 hash.update(name.0);
                 hash.update(number.to_le_bytes());
-                let mut bytes = [0; 16];
-                bytes.copy_from_slice(&hash.finalize()[..16]);
-                Builder::from_custom_bytes(bytes).into_uuid()
+                uuid_of(&hash.finalize().into())
             }
         }
     }

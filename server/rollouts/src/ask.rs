@@ -6,6 +6,7 @@ use hone_domain::{
     RequestId, Sampling, ServeError, SessionId, ToolCall, TurnKind,
 };
 use hone_inference::{OpenError, Piece, PromptSource, Request, Shape, call_id};
+use hone_ledger::PolicyRecord;
 use hone_rollout::{Episode, Played};
 use serde_json::{Map, Value, json};
 
@@ -191,7 +192,7 @@ impl Players {
         let found = found.await.map_err(|error| error.to_string())?;
         let record = found.map(|view| view.record);
         let policy: Option<Policy> = record
-            .filter(|r| !(r.is_pruned || r.is_tainted || r.is_retired))
+            .filter(PolicyRecord::can_answer)
             .map(|record| record.policy);
         let policy = policy.ok_or_else(|| format!("there is no version {version} to answer"))?;
         Ok(PolicyChoice::of(&policy))

@@ -1,14 +1,13 @@
 //! Jobs: what waits, who has it, and how it ended.
 
 use hone_domain::{
-    GroupId, Job, JobId, JobKind, JobReason, JobState, Millis, RolloutSpec, SessionId, TaskId,
+    GroupId, Job, JobId, JobKind, JobReason, JobState, Millis, RolloutSpec, uuid_of,
 };
 use hone_ledger::{
     JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, LedgerError, NewGroups, QueueRow, Window,
 };
 use sha2::{Digest as _, Sha256};
 use sqlx::AssertSqlSafe;
-use uuid::Builder;
 
 use super::rows;
 use super::texts::{limit, named, signed, unsigned};
@@ -23,26 +22,19 @@ pub(super) const JOB: &str = "select jobs.number, jobs.id, jobs.kind, jobs.owner
     join tasks on tasks.number = jobs.task_number
     left join rollouts on rollouts.number = jobs.rollout_number";
 
-pub(super) fn id_of<T>(bytes: &[u8], make: fn(uuid::Uuid) -> T) -> Result<T, Fault> {
-    let id = uuid::Uuid::from_slice(bytes);
-    Ok(make(id.map_err(|error| corrupt(error.to_string()))?))
-}
-
 pub(super) fn job_row(row: &Row) -> Result<(i64, Job), Fault> {
     let bytes = |name| row.try_get::<Option<&[u8]>, _>(name);
     let reason: Option<String> = row.try_get("reason")?;
     let version: Option<i64> = row.try_get("version")?;
     let job = Job {
-        id: id_of(row.try_get("id")?, JobId)?,
+        id: rows::job_id(row.try_get("id")?)?,
         kind: named(row.try_get("kind")?)?,
         owner: row.try_get("owner")?,
         scope: rows::scope(row.try_get("scope")?)?,
-        rollout: bytes("rollout_id")?
-            .map(|id| id_of(id, hone_domain::RolloutId))
-            .transpose()?,
-        group: id_of(row.try_get("group_id")?, GroupId)?,
+        rollout: bytes("rollout_id")?.map(rows::rollout_id).transpose()?,
+        group: rows::group_id(row.try_get("group_id")?)?,
         member: small(row.try_get("member")?)?,
-        task: id_of(row.try_get("task_id")?, TaskId)?,
+        task: rows::task_id(row.try_get("task_id")?)?,
         attempt: small(row.try_get("attempt")?)?,
         state: named(row.try_get("state")?)?,
         reason: reason.map(named).transpose()?,
@@ -54,9 +46,7 @@ pub(super) fn job_row(row: &Row) -> Result<(i64, Job), Fault> {
         fence: unsigned(row.try_get("fence")?)?,
         reward: rows::score(row.try_get("reward")?),
         version: version.map(unsigned).transpose()?,
-        session: bytes("session_id")?
-            .map(|id| id_of(id, SessionId))
-            .transpose()?,
+        session: bytes("session_id")?.map(rows::session_id).transpose()?,
         result: bytes("result")?.map(serde_json::from_slice).transpose()?,
     };
     Ok((row.try_get("number")?, job))
@@ -73,9 +63,7 @@ fn job_id(group: GroupId, kind: JobKind, member: u32, attempt: u32) -> JobId {
     hash.update(kind.as_str());
     hash.update(member.to_le_bytes());
     hash.update(attempt.to_le_bytes());
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&hash.finalize()[..16]);
-    JobId(Builder::from_custom_bytes(bytes).into_uuid())
+    JobId(uuid_of(&hash.finalize().into()))
 }
 
 /// A job to be stored.
@@ -212,6 +200,23 @@ pub(super) async fn claim(
         }
     }
     Ok(taken)
+}
+
+/// Whether a claim would find something: asked before, so that a server with nothing to do takes no turn to write.
+pub(super) async fn has_work(
+    connection: &mut Connection<'_>,
+    now_ms: Millis,
+    lease_now_ms: Millis,
+) -> Result<bool, Fault> {
+    let queued = "select number from jobs where state = 'queued' and not_before_ms <= $1 limit 1";
+    let lost = "select number from jobs where state = 'running' and free_from_ms <= $1 limit 1";
+    for (find, at_ms) in [(queued, now_ms), (lost, lease_now_ms)] {
+        let found = db::query(find).bind(at_ms).fetch_optional(&mut *connection);
+        if found.await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn at(connection: &mut Connection<'_>, number: i64) -> Result<Job, Fault> {
@@ -380,7 +385,7 @@ async fn group_ended(
         return Ok(());
     };
     let row = db::query(
-        "select jobs.owner, jobs.scope_number, rollout_number, task_number, priority, spec,
+        "select jobs.scope_number, rollout_number, task_number, spec,
                 (select count(*) from jobs as others where others.group_id = jobs.group_id
                  and others.kind = 'episode' and others.state in ('queued', 'running')) as open
          from jobs join rollouts on rollouts.number = jobs.rollout_number
@@ -394,10 +399,9 @@ async fn group_ended(
     if open > 0 || spec.evaluates {
         return Ok(());
     }
-    let owner: String = row.try_get("owner")?;
     let credit = NewJob {
         kind: JobKind::Credit,
-        owner: &owner,
+        owner: &job.owner,
         scope_number: row.try_get("scope_number")?,
         rollout_number: row.try_get("rollout_number")?,
         group: job.group,
@@ -405,7 +409,7 @@ async fn group_ended(
         task_number: row.try_get("task_number")?,
         attempt: 1,
         // What is done teaches before more is begun.
-        priority: row.try_get::<f64, _>("priority")? + 1.0,
+        priority: f64::from(job.priority) + 1.0,
         not_before_ms: now_ms,
         now_ms,
     };

@@ -92,15 +92,10 @@ impl<S: Store> Memories for SqlLedger<S> {
     }
 }
 
-fn memory_id(bytes: &[u8]) -> Result<MemoryId, Fault> {
-    let id = uuid::Uuid::from_slice(bytes);
-    Ok(MemoryId(id.map_err(|error| corrupt(error.to_string()))?))
-}
-
 fn memory_row(row: &Row) -> Result<MemoryRow, Fault> {
     let optional = |name| row.try_get::<Option<&[u8]>, _>(name);
     let memory = Memory {
-        id: memory_id(row.try_get("id")?)?,
+        id: rows::memory_id(row.try_get("id")?)?,
         scope: rows::scope(row.try_get("scope")?)?,
         kind: named::<MemoryKind>(row.try_get("kind")?)?,
         text: text(row.try_get("text")?)?,
@@ -108,7 +103,9 @@ fn memory_row(row: &Row) -> Result<MemoryRow, Fault> {
         turn: optional("turn_id")?.map(rows::turn_id).transpose()?,
         created_ms: row.try_get("created_ms")?,
         valid_until_ms: row.try_get("valid_until_ms")?,
-        superseded_by: optional("superseded_by")?.map(memory_id).transpose()?,
+        superseded_by: optional("superseded_by")?
+            .map(rows::memory_id)
+            .transpose()?,
         paused: row.try_get("paused")?,
         uses: unsigned(row.try_get("uses")?)?,
         origin: named::<MemoryOrigin>(row.try_get("origin")?)?,

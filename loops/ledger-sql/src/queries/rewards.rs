@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use hone_domain::{FeedbackId, Millis, Reason, SessionCredit, SessionReward, Stage, Step, TurnId};
+use hone_domain::{
+    FeedbackId, Millis, Reason, SessionCredit, SessionReward, Stage, Step, TurnId, uuid_of,
+};
 use sha2::{Digest as _, Sha256};
-use uuid::Builder;
 
 use super::collect::{keep_newest, send_back};
 use super::rows;
@@ -277,9 +278,7 @@ fn feedback_id(reward: FeedbackId, turn: TurnId) -> FeedbackId {
     let mut hash = Sha256::new();
     hash.update(reward.0.as_bytes());
     hash.update(turn.0.as_bytes());
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&hash.finalize()[..16]);
-    FeedbackId(Builder::from_custom_bytes(bytes).into_uuid())
+    FeedbackId(uuid_of(&hash.finalize().into()))
 }
 
 /// The rewards of the group; empty where it belongs to none.

@@ -2,9 +2,9 @@
 
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
-    MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId, Scope, SessionId,
-    ShownMemory, Stage, Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId,
-    VersionSpan, Vote,
+    JobId, MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId,
+    RolloutId, Scope, SessionId, ShownMemory, Stage, TaskId, TaskSetId, Transition, TransitionId,
+    Turn, TurnId, Usage, Verdict, VerdictId, VersionSpan, Vote,
 };
 
 use super::chains;
@@ -35,6 +35,11 @@ id_from! {
     feedback_id -> FeedbackId;
     batch_id -> BatchId;
     forget_id -> ForgetId;
+    memory_id -> MemoryId;
+    job_id -> JobId;
+    task_id -> TaskId;
+    task_set_id -> TaskSetId;
+    rollout_id -> RolloutId;
 }
 
 pub(crate) fn digest(bytes: &[u8]) -> Result<Digest, Fault> {

@@ -13,7 +13,7 @@ use hone_ledger::{
 };
 use sqlx::AssertSqlSafe;
 
-use super::jobs::{self, NewJob, id_of};
+use super::jobs::{self, NewJob};
 use super::texts::{limit, named, some_text, text, unsigned};
 use super::{Held as _, SqlLedger, Store, Tries, policies, rows};
 use crate::db::{self, Connection, Fault, Row, corrupt};
@@ -109,6 +109,10 @@ impl<S: Store> Jobs for SqlLedger<S> {
 
     async fn claim_jobs(&self, claim: &JobClaim) -> Result<Vec<Job>, LedgerError> {
         let lease_now_ms = self.store.lease_time(claim.now_ms);
+        let now_ms = claim.now_ms;
+        if !look!(self, connection => jobs::has_work(connection, now_ms, lease_now_ms))? {
+            return Ok(Vec::new());
+        }
         transact!(self, connection => jobs::claim(connection, claim, lease_now_ms))
     }
 
@@ -219,7 +223,7 @@ async fn sets(
     .await?;
     let mut sets: Vec<TaskSetRow> = Vec::new();
     for row in &found {
-        let id = id_of(row.try_get("id")?, TaskSetId)?;
+        let id = rows::task_set_id(row.try_get("id")?)?;
         if sets.last().is_none_or(|set| set.id != id) {
             sets.push(TaskSetRow {
                 id,
@@ -254,7 +258,7 @@ const TASKS: &str = "select tasks.id, tasks.name, held_out, spec, has_solution, 
 
 fn task_row(row: &Row) -> Result<TaskRow, Fault> {
     Ok(TaskRow {
-        id: id_of(row.try_get("id")?, TaskId)?,
+        id: rows::task_id(row.try_get("id")?)?,
         name: text(row.try_get("name")?)?,
         held_out: row.try_get("held_out")?,
         spec: serde_json::from_slice(row.try_get("spec")?)?,
@@ -409,10 +413,10 @@ async fn rollout_row(connection: &mut Connection<'_>, row: &Row) -> Result<Rollo
     let groups_made: i64 = row.try_get("groups_made")?;
     let mut rollout = RolloutRow {
         number,
-        id: id_of(row.try_get("id")?, RolloutId)?,
+        id: rows::rollout_id(row.try_get("id")?)?,
         owner: row.try_get("owner")?,
         scope: rows::scope(row.try_get("scope")?)?,
-        set: id_of(row.try_get("set_id")?, TaskSetId)?,
+        set: rows::task_set_id(row.try_get("set_id")?)?,
         set_name: text(row.try_get("set_name")?)?,
         spec: serde_json::from_slice(row.try_get("spec")?)?,
         created_ms: row.try_get("created_ms")?,
@@ -566,7 +570,7 @@ async fn open_rollouts(
         };
         let groups_made: i64 = row.try_get("groups_made")?;
         open.push(OpenRollout {
-            id: id_of(row.try_get("id")?, RolloutId)?,
+            id: rows::rollout_id(row.try_get("id")?)?,
             groups_made: u32::try_from(groups_made).map_err(|_| corrupt("too many groups"))?,
             open_jobs,
             tasks: tasks_of(connection, row.try_get("set_number")?, which).await?,

@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{JobId, RolloutId, Scope, TaskId, TaskSetId, TaskState};
-use hone_ledger::{LedgerError, NewRollout, NewTask, NewTaskSet, TaskRow};
+use hone_ledger::{LedgerError, NewRollout, NewTask, NewTaskSet, PolicyRecord, TaskRow};
 use hone_runtime::Notification;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -279,7 +279,7 @@ async fn can_answer(http: &Http, scope: &Scope, version: Option<u64>) -> Result<
     let number = lists::version("version", version)?;
     let found = http.versions.version(scope, number, 0).await?;
     let record = found.map(|view| view.record);
-    match record.filter(|r| !(r.is_pruned || r.is_tainted || r.is_retired)) {
+    match record.filter(PolicyRecord::can_answer) {
         Some(_) => Ok(()),
         None => Err(ApiError::VersionNotFound(version.to_string())),
     }

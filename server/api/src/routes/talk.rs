@@ -20,6 +20,7 @@ use hone_api_types::session::SessionWish;
 use hone_api_types::tools::Offer;
 use hone_api_types::wishes::{Granted, Wish};
 use hone_inference::{Calls, InferenceService, OpenError, Opened, PromptSource, Shape};
+use hone_ledger::PolicyRecord;
 
 use std::sync::Arc;
 
@@ -114,7 +115,7 @@ async fn numbered(
         .version(scope, version, 0)
         .await?
         .map(|view| view.record);
-    let servable = record.filter(|r| !(r.is_pruned || r.is_tainted || r.is_retired));
+    let servable = record.filter(PolicyRecord::can_answer);
     servable
         .map(|record| PolicyChoice::of(&record.policy))
         .ok_or_else(|| ApiError::VersionNotFound(model.chars().take(200).collect()))

@@ -23,7 +23,6 @@ use crate::retention::Retainer;
 use crate::scrub::Scrub;
 use hone_api::Http;
 use hone_api::storage_gauge::StorageGauge;
-use hone_inference::InferenceService;
 use hone_inference::eraser::Eraser;
 use hone_inference::paired::PairedParts;
 use hone_judges::callback::HttpCaller;
@@ -202,7 +201,7 @@ pub(super) fn memory_loop(
 /// here, there is none; the error says why.
 pub(super) fn rollout(
     resources: &Resources,
-    (inference, collect): (Option<&Arc<InferenceService>>, Option<&Outbox<Input>>),
+    http: &Http,
     loops: &mut JoinSet<()>,
 ) -> Result<Outbox<Notification>, String> {
     if !resources.config.runs(Loop::Rollout) {
@@ -211,7 +210,7 @@ pub(super) fn rollout(
                 .to_owned(),
         );
     }
-    let (Some(inference), Some(collect)) = (inference, collect) else {
+    let (Some(inference), Some(collect)) = (&http.inference, &http.collect) else {
         return Err("the loops serve and collect do not run in this process".to_owned());
     };
     let (outbox, inbox) = queue(1, Overflow::DropOldest);

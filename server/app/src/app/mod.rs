@@ -132,12 +132,10 @@ impl App {
             Arc::new(inference)
         });
         let importer = loops::importer(&resources, &served);
-        let asking = (inference.as_ref(), collect.as_ref());
-        let rollouts = loops::rollout(&resources, asking, &mut tasks);
         let mut http = http_of(
             &resources, inference, collect, eraser, importer, computed, addr,
         )?;
-        http.rollouts = rollouts;
+        http.rollouts = loops::rollout(&resources, &http, &mut tasks);
         let http = Arc::new(http);
         people::watch(&resources, &mut tasks);
         let first_link = people::first_link(&resources, addr).await?;
