@@ -39,7 +39,7 @@ web/dist/index.html: web/node_modules/.ready $(shell find web/src web/index.html
 
 web/node_modules/.ready: web/package-lock.json
 	@command -v npm >/dev/null || { echo "The page needs Node 20.19 or newer with npm (https://nodejs.org). Install them, then: make web"; exit 1; }
-	cd web && npm ci --silent --no-audit --no-fund
+	@sh tests/npm.sh web ci
 	@touch $@
 
 page:
@@ -92,7 +92,8 @@ openclaw: tests/openclaw/node_modules/.ready ## OpenClaw itself, of today and of
 
 # Nothing but Node itself needs its install script.
 tests/openclaw/node_modules/.ready: tests/openclaw/package-lock.json
-	cd tests/openclaw && npm ci --silent --no-audit --no-fund --omit=optional --ignore-scripts && npm rebuild --silent node
+	@sh tests/npm.sh tests/openclaw ci --omit=optional --ignore-scripts
+	@sh tests/npm.sh tests/openclaw rebuild node
 	@touch $@
 
 agents: tests/agents/node_modules/.ready ## Claude Code and Codex themselves, whole tasks against the real server (MODEL=qwen-coder or any other; built-in if absent)
@@ -110,12 +111,12 @@ target/venv-aider/.ready: tests/agents/aider_requirements.txt
 
 # Some of their optional packages are of other platforms and not in the lock, which npm ci refuses.
 tests/agents/all/node_modules/.ready: tests/agents/all/package-lock.json
-	cd tests/agents/all && npm install --no-save --silent --no-audit --no-fund --ignore-scripts
+	@sh tests/npm.sh tests/agents/all install --no-save --ignore-scripts
 	@touch $@
 
 # The programs come as they are; no install script is needed.
 tests/agents/node_modules/.ready: tests/agents/package-lock.json
-	cd tests/agents && npm ci --silent --no-audit --no-fund --ignore-scripts
+	@sh tests/npm.sh tests/agents ci --ignore-scripts
 	@touch $@
 
 schema: setup ## 30,000 requests made from the API's document, held against it (about ten minutes)

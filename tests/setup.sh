@@ -38,7 +38,8 @@ if ! cmp -s tests/clients/requirements.txt "$stamp"; then
     cp tests/clients/requirements.txt "$stamp"
 fi
 for folder in tests/clients tests/browser; do
-    if [ ! -d $folder/node_modules ] || [ $folder/package-lock.json -nt $folder/node_modules ]; then
-        (cd $folder && npm ci --silent --no-audit --no-fund && touch node_modules)
+    if [ ! -e $folder/node_modules/.ready ] || [ $folder/package-lock.json -nt $folder/node_modules/.ready ]; then
+        sh tests/npm.sh $folder ci
+        touch $folder/node_modules/.ready
     fi
 done
