@@ -221,3 +221,99 @@ async fn without_jails_tasks_are_refused_in_a_sentence() {
     );
     app.stop().await.unwrap();
 }
+
+/// An agent that asks as OpenAI's and Anthropic's clients do, and tries what is none of its business.
+const AGENT: &str = r#"
+import json, os, urllib.error, urllib.request
+
+def ask(base, path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(base + path, data, headers), timeout=60) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+openai, anthropic = os.environ["OPENAI_BASE_URL"], os.environ["ANTHROPIC_BASE_URL"]
+told = [{"role": "user", "content": os.environ["HONE_INSTRUCTION"]}]
+status, reply = ask(openai, "/chat/completions", {
+    "model": "gpt-of-its-own", "messages": told, "temperature": 0, "seed": 7, "store": False, "max_tokens": 100000})
+answer = reply["choices"][0]["message"]["content"]
+open("answer.txt", "w").write(answer)
+refused = [ask(anthropic, path, body)[0] for path, body in [
+    ("/v1/feedback", {"turn_id": reply["hone"]["turn_id"], "score": 1}),
+    ("/v1/sessions", None), ("/v1/keys", None), ("/admin/v1/status", None),
+    ("/v1/rollouts", {}), ("/v1/completions", {"model": "x", "prompt": "x"}), ("/nowhere", None)]]
+told += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And of Italy?"}]
+second = ask(anthropic, "/v1/messages", {"model": "claude-of-its-own", "max_tokens": 16, "messages": told})[0]
+third, over = ask(anthropic, "/v1/messages", {"model": "claude-of-its-own", "max_tokens": 16, "messages": told})
+open("seen.json", "w").write(json.dumps([status, refused, second, third, over["error"]["message"]]))
+print("done, said the agent")
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_in_a_jail_asks_like_everywhere_else_and_may_do_nothing_more() {
+    let (_guard, data) = temporary().unwrap();
+    let mut changes = one_version_per_four_answers();
+    changes.extend([
+        ("tools.executor", "bubblewrap".into()),
+        ("tools.guest", guest().display().to_string().into()),
+        ("rollout.tick_ms", 100.into()),
+    ]);
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let seen = r#"[200, [403, 403, 403, 403, 403, 403, 403], 200, 403, "this episode has used its 2 steps; end now"]"#;
+    let task = json!({
+        "name": "capital", "instruction": "What is the capital of France?", "held_out": false,
+        "environment": {"agent.py": AGENT, "expected.json": seen},
+        "tests": {"test.sh": "cat seen.json; cmp seen.json expected.json && [ $(wc -w < answer.txt) -le 3 ]"},
+    });
+    let added = app.post("/v1/task-sets", set(&[task])).await.unwrap();
+    let path = format!("/v1/task-sets/{}", added["id"].as_str().unwrap());
+    let checked = app.until(&path, |set| set["states"]["new"].is_null()).await;
+    assert_eq!(checked.unwrap()["states"], json!({"ready": 1}));
+    let order = json!({
+        "task_set": added["id"], "command": "python3 agent.py", "attempts": 6, "groups": 3, "steps_max": 2, "tokens_max": 48,
+    });
+    let rollout = done(&app, order).await;
+    assert_eq!(rollout["agent"], "command", "{rollout}");
+    let path = format!(
+        "/v1/rollouts/{}/episodes?limit=20",
+        rollout["id"].as_str().unwrap()
+    );
+    let episodes = app.get(&path).await.unwrap();
+    let episodes = episodes["data"].as_array().unwrap();
+    assert_eq!(episodes.len(), 18);
+    for episode in episodes {
+        // What was refused was refused, whatever the answer was.
+        let output = episode["result"]["test_output"].as_str().unwrap();
+        assert!(output.starts_with(seen), "{episode}");
+        assert_eq!(episode["reason"], "steps", "{episode}");
+        assert_eq!(episode["result"]["steps"], 2, "{episode}");
+        let said = episode["result"]["output"].as_str().unwrap();
+        assert_eq!(said, "done, said the agent\n");
+        // Both asks are of one session, and rewarded.
+        let path = format!("/v1/sessions/{}", episode["session_id"].as_str().unwrap());
+        let session = app.get(&path).await.unwrap();
+        assert_eq!(session["turns"].as_array().unwrap().len(), 2, "{session}");
+    }
+    // Neither its own temperature nor its own seed makes attempts alike.
+    let rewards = |paid: f64| episodes.iter().filter(|e| e["reward"] == paid).count();
+    assert!(rewards(1.0) > 0 && rewards(0.0) > 0, "{episodes:?}");
+    learned_from(&app, &rollout).await;
+
+    // A program that never asks is no attempt.
+    let order = json!({
+        "task_set": added["id"], "agent": "command", "command": "no-such-agent --now", "attempts": 2, "groups": 1,
+    });
+    let none = done(&app, order).await;
+    assert_eq!(none["episodes"], json!({"failed": 2}), "{none}");
+    let path = format!("/v1/rollouts/{}/episodes", none["id"].as_str().unwrap());
+    let episodes = app.get(&path).await.unwrap();
+    let episode = &episodes["data"][0];
+    assert_eq!(episode["reason"], "agent", "{episode}");
+    let said = episode["result"]["output"].as_str().unwrap();
+    assert!(said.contains("no-such-agent"), "{said}");
+    app.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), [""; 0]);
+}

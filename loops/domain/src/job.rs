@@ -78,6 +78,8 @@ pub enum JobReason {
     Steps,
     /// The conversation filled the model's context.
     Context,
+    /// The agent's program ended and never asked the model.
+    Agent,
     /// Time ran out.
     Time,
     /// The jail could not be opened, or was lost.
@@ -105,6 +107,7 @@ impl JobReason {
             Self::Submitted => "submitted",
             Self::Steps => "steps",
             Self::Context => "context",
+            Self::Agent => "agent",
             Self::Time => "time",
             Self::Jail => "jail",
             Self::Model => "model",

@@ -98,13 +98,21 @@ pub enum AgentKind {
     Bash,
     /// The served model's one answer, written to the task's answer file.
     Answer,
+    /// A program in the jail, which asks the served model by HTTP.
+    Command,
 }
+
+/// Most bytes of the line that starts an agent.
+const COMMAND_BYTES_MAX: usize = 16_384;
 
 /// How tasks are tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RolloutSpec {
     /// Who tries.
     pub agent: AgentKind,
+    /// The line for the shell that starts the program, where that is who tries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// Attempts per group, compared with each other.
     pub attempts: u32,
     /// Groups in all.
@@ -140,6 +148,20 @@ impl RolloutSpec {
         }
         if !(0.0..=2.0).contains(&self.temperature) {
             return Err("temperature must be from 0 to 2".to_owned());
+        }
+        match (self.agent, &self.command) {
+            (AgentKind::Command, None) => {
+                return Err("command must say how the agent is started".to_owned());
+            }
+            (AgentKind::Command, Some(line)) => {
+                if line.trim().is_empty() || line.len() > COMMAND_BYTES_MAX || line.contains('\0') {
+                    return Err(format!(
+                        "command must be a line for the shell of at most {COMMAND_BYTES_MAX} bytes"
+                    ));
+                }
+            }
+            (_, Some(_)) => return Err("command is for \"agent\": \"command\"".to_owned()),
+            (_, None) => {}
         }
         if self.evaluates {
             return Ok(());
@@ -210,6 +232,7 @@ mod tests {
     fn an_order_that_can_teach_nothing_is_refused() {
         let spec = RolloutSpec {
             agent: AgentKind::Bash,
+            command: None,
             attempts: 4,
             groups: 1,
             evaluates: false,
@@ -220,13 +243,22 @@ mod tests {
         };
         assert_eq!(spec.validate(), Ok(()));
         type Change = fn(&mut RolloutSpec);
-        let rows: [(Change, &str); 6] = [
+        let rows: [(Change, &str); 9] = [
             (|s| s.attempts = 1, "attempts must be at least 2"),
             (|s| s.attempts = 65, "attempts must be from 1 to 64"),
             (|s| s.groups = 0, "groups must be from 1"),
             (|s| s.temperature = 0.0, "temperature must be above 0"),
             (|s| s.temperature = f32::NAN, "temperature must be from 0"),
             (|s| s.version = Some(0), "version is for"),
+            (|s| s.command = Some("x".to_owned()), "command is for"),
+            (|s| s.agent = AgentKind::Command, "command must say"),
+            (
+                |s| {
+                    s.agent = AgentKind::Command;
+                    s.command = Some(" ".to_owned());
+                },
+                "command must be a line",
+            ),
         ];
         for (change, says) in rows {
             let mut bad = spec.clone();

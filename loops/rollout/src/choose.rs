@@ -96,6 +96,7 @@ mod tests {
             id: RolloutId(Uuid::from_u128(9)),
             spec: RolloutSpec {
                 agent: AgentKind::Bash,
+                command: None,
                 attempts: 4,
                 groups: 10,
                 evaluates,

@@ -59,6 +59,7 @@ fn open() -> OpenRollout {
         id: RolloutId(Uuid::from_u128(1)),
         spec: RolloutSpec {
             agent: AgentKind::Bash,
+            command: None,
             attempts: 4,
             groups: 1,
             evaluates: false,

@@ -27,9 +27,11 @@ pub struct RolloutPage {
 pub struct RolloutRequest {
     /// Id of the task set.
     pub task_set: String,
-    /// Who tries: `bash` (the served model with a shell) or `answer` (its one answer is the task's answer file).
+    /// Who tries: `bash` (the served model with a shell), `answer` (its one answer is the task's answer file) or `command` (a program in the jail that asks the served model).
     #[schema(value_type = Option<String>)]
     pub agent: Option<AgentKind>,
+    /// With `command`: the line for the shell that starts the program.
+    pub command: Option<String>,
     /// Attempts at a task, compared with each other; 4 if absent, 1 where it only measures.
     pub attempts: Option<u32>,
     /// How often a task is chosen; once per task if absent.
@@ -54,7 +56,11 @@ impl RolloutRequest {
     /// The first field that cannot be.
     pub fn spec(&self, tasks: u64) -> Result<RolloutSpec, RequestError> {
         let spec = RolloutSpec {
-            agent: self.agent.unwrap_or(AgentKind::Bash),
+            agent: self.agent.unwrap_or(match self.command {
+                Some(_) => AgentKind::Command,
+                None => AgentKind::Bash,
+            }),
+            command: self.command.clone(),
             attempts: self.attempts.unwrap_or(if self.evaluate { 1 } else { 4 }),
             groups: match self.groups {
                 Some(groups) => groups,
@@ -123,6 +129,8 @@ pub struct RolloutReply {
     /// Who tries.
     #[schema(value_type = String)]
     pub agent: AgentKind,
+    /// The line that starts the agent's program, where it is one.
+    pub command: Option<String>,
     /// Whether it only measures.
     pub evaluate: bool,
     /// The version that answers; null is the newest.
@@ -174,6 +182,7 @@ impl From<RolloutRow> for RolloutReply {
             task_set: row.set.prefixed(),
             task_set_name: row.set_name,
             agent: row.spec.agent,
+            command: row.spec.command,
             evaluate: row.spec.evaluates,
             version: row.spec.version,
             attempts: row.spec.attempts,

@@ -12,12 +12,14 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use hone_domain::{RequestId, UserRole};
+use hone_inference::EpisodeAccess;
 use hone_net::listen::Peer;
 use http_body_util::BodyExt;
 
 use super::Http;
 use super::anthropic;
 use super::cors::Cors;
+use super::episodes;
 use super::error::ApiError;
 use super::guard::{self, Credential};
 use super::request_context::RequestContext;
@@ -107,7 +109,12 @@ async fn admitted(
         headers: request.headers(),
     };
     let client = seen.client;
-    match admit(http, rule, seen).await {
+    let episode = request.extensions().get::<Arc<EpisodeAccess>>().cloned();
+    let admission = match &episode {
+        Some(episode) => episodes::admit(episode, rule, (request.method(), route)),
+        None => admit(http, rule, seen).await,
+    };
+    match admission {
         Err(error) => refused(&error, route.map(|route| entry.table.methods(route))),
         Ok((caller, rule)) => {
             let context = RequestContext {
@@ -117,6 +124,7 @@ async fn admitted(
                 peer,
                 client,
                 parent: telemetry::parent(request.headers()),
+                episode,
             };
             request.extensions_mut().insert(rule);
             within_limits(http, context, rule, request, next).await
@@ -132,7 +140,8 @@ async fn within_limits(
     mut request: Request,
     next: Next,
 ) -> Response {
-    if !rule.is_metered() {
+    // Episodes are bounded by who plays them.
+    if !rule.is_metered() || context.episode.is_some() {
         return answer(http, context, request, next).await;
     }
     let caller = context.caller.clone();

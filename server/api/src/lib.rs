@@ -9,6 +9,7 @@ pub mod body_budget;
 mod config;
 pub mod cors;
 pub mod envelope;
+pub mod episodes;
 pub mod error;
 pub mod guard;
 pub mod lists;

@@ -1,11 +1,13 @@
 //! The context of a request, as its handler sees it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use hone_accounts::Caller;
 use hone_domain::RequestId;
+use hone_inference::EpisodeAccess;
 use hone_monitor::telemetry::Parent;
 
 use super::error::ApiError;
@@ -25,6 +27,8 @@ pub struct RequestContext {
     pub client: IpAddr,
     /// The span of the client that it belongs to.
     pub parent: Option<Parent>,
+    /// The episode whose agent calls.
+    pub episode: Option<Arc<EpisodeAccess>>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for RequestContext {

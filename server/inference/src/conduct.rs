@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::InferenceService;
 use super::arguments::Offered;
+use super::episode::EpisodeAccess;
 use hone_accounts::rate_limit::UsageRecorder;
 use hone_collect::Input;
 use hone_monitor::in_place::LOST;
@@ -95,6 +96,8 @@ pub(super) struct Job {
     pub(super) usage: Option<UsageRecorder>,
     /// The client's span.
     pub(super) parent: Option<Parent>,
+    /// The episode whose agent asked.
+    pub(super) episode: Option<Arc<EpisodeAccess>>,
 }
 
 /// Starts the task of a choice.
@@ -224,6 +227,9 @@ fn fail(
     error: ServeError,
 ) {
     inference.counters.failed.add(1);
+    if let Some(episode) = &job.episode {
+        episode.failed(&error);
+    }
     tell(inference, job, first_token_ms, Err(&error), 0);
     send(out, Piece::Failed(error));
 }
@@ -329,6 +335,9 @@ async fn finish(
         usage.record(tokens.len());
     }
     let version = end.version;
+    if let Some(episode) = &job.episode {
+        episode.answered(version);
+    }
     let (reasoning_tokens, predicted) = (parser.thoughts, end.predicted);
     let receipt = offer(inference, job.collect, end.turn);
     remember(inference, &job, parser.text, &tokens, stop);

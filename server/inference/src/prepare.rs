@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::arguments::Offered;
 use super::conduct::{Choice, Job, conduct};
+use super::episode::EpisodeAccess;
 use super::memory::{Block, Shown, with_blocks};
 use super::shape::{Calls, Shape};
 use super::takes::whole_functions;
@@ -100,6 +101,8 @@ pub struct Request {
     pub parent: Option<Parent>,
     /// What its completions are to be checked by.
     pub checks: Vec<Check>,
+    /// The episode whose agent asks; see [`EpisodeAccess::bind`].
+    pub episode: Option<Arc<EpisodeAccess>>,
 }
 
 impl Request {
@@ -225,7 +228,21 @@ pub(super) struct Prepared {
 
 impl InferenceService {
     /// Renders, binds, asks. Long prompts are worked on off the async threads.
-    pub async fn open(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
+    pub async fn open(self: &Arc<Self>, request: Request) -> Result<Opened, OpenError> {
+        let episode = request.episode.clone();
+        let opened = self.opened(request).await;
+        if let Some(episode) = episode {
+            match &opened {
+                Ok(opened) => episode.opened(opened.session),
+                Err(OpenError::Serve(error)) => episode.failed(error),
+                // The agent's own mistake.
+                Err(_) => {}
+            }
+        }
+        opened
+    }
+
+    async fn opened(self: &Arc<Self>, mut request: Request) -> Result<Opened, OpenError> {
         if request.kind.is_none() {
             let habits = self.index().habits();
             request.kind = Some(habits.kind(&request.look()));
@@ -499,6 +516,7 @@ impl InferenceService {
                 collect: ask.collect,
                 done: request.done && at + 1 == request.n,
                 parent: request.parent,
+                episode: request.episode.clone(),
                 ask: ask.clone(),
                 answer: self.backend.ask(ask)?,
             });

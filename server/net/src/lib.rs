@@ -7,6 +7,7 @@ mod connections;
 mod limits;
 pub mod listen;
 pub mod outbound;
+pub mod socket;
 mod timed;
 pub mod tls;
 

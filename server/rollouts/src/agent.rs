@@ -1,43 +1,46 @@
 //! An episode from its first jail to its reward.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hone_domain::{AgentKind, JobReason, Message, Role, SessionId};
+use hone_domain::{AgentKind, JobReason, Message, Role};
+use hone_inference::{EpisodeAccess, EpisodeSeen};
 use hone_rollout::{Episode, Played};
 use hone_tools::{Command, Jail, Outcome, Snapshot, ToolResult, ToolsError};
 use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
-use crate::Players;
-use crate::ask::{Asking, Unanswered};
+use crate::ask::{Asking, Unanswered, no_model};
+use crate::{OpenGate, Players};
 use crate::words::{Act, OBSERVATION_BYTES, act, answer, opening, question, tools};
 use crate::work::{Verified, broken};
 
 /// What an agent did.
 #[derive(Default)]
-struct Work {
-    steps: u32,
-    session: Option<SessionId>,
-    version: Option<u64>,
+pub(crate) struct Work {
+    seen: EpisodeSeen,
     /// Time that its commands took.
-    tool_ms: u64,
+    pub(crate) tool_ms: u64,
+    /// The end of what its own command said, where it is one.
+    pub(crate) output: Option<String>,
     /// Time that it took in all, and that its jail took to open.
     agent_ms: u64,
     jail_ms: u64,
 }
 
 impl Work {
-    fn answered(&mut self, answered: &crate::ask::Answered) {
-        self.steps += 1;
-        self.session = Some(answered.session);
-        self.version = Some(answered.version.0);
+    fn version(&self) -> Option<u64> {
+        self.seen.version.map(|version| version.0)
     }
 
     /// What is told of it, with what else there is to tell.
     fn result(&self, more: Value) -> Value {
         let mut result = json!({
-            "steps": self.steps, "agent_ms": self.agent_ms, "tool_ms": self.tool_ms, "jail_ms": self.jail_ms,
+            "steps": self.seen.steps, "agent_ms": self.agent_ms, "tool_ms": self.tool_ms, "jail_ms": self.jail_ms,
         });
+        if let Some(output) = &self.output {
+            result["output"] = json!(output);
+        }
         if let (Some(into), Value::Object(more)) = (result.as_object_mut(), more) {
             into.extend(more);
         }
@@ -49,34 +52,63 @@ impl Players {
     /// Plays an episode to its end.
     pub(crate) async fn played(&self, episode: &Episode) -> Played {
         let begun = Instant::now();
-        let jail = match self.jails.open(&episode.files).await {
+        let access = match self.access(episode).await {
+            Ok(access) => access,
+            Err(played) => return played,
+        };
+        let gate = match episode.how.agent {
+            AgentKind::Command => Some(self.gate.open(access.clone())),
+            AgentKind::Bash | AgentKind::Answer => None,
+        };
+        let gate = match gate.transpose() {
+            Ok(gate) => gate,
+            Err(why) => return no_model(why),
+        };
+        let socket = gate.as_ref().map(OpenGate::path);
+        let jail = match self.jails.open(&episode.files, socket).await {
             Ok(jail) => jail,
             Err(error) => return broken(&error),
         };
         let opened_ms = millis(begun);
         let mut work = Work::default();
         let deadline = begun + Duration::from_secs(episode.task.agent_seconds);
-        let agent = self.agent(episode, &*jail, &mut work);
+        let agent = self.agent((episode, &access), &*jail, &mut work);
         let ended = timeout_at(deadline.into(), agent).await;
+        drop(gate);
+        work.seen = access.seen();
         let agent_ms = millis(begun) - opened_ms;
-        let outcome = match ended {
-            Ok(Ok(reason)) => Some(reason),
+        (work.agent_ms, work.jail_ms) = (agent_ms, opened_ms);
+        let reason = match ended {
+            // How long the machine took is no sign of how well the agent did, nor is that there was none.
+            Ok(Ok(reason @ (JobReason::Time | JobReason::Agent))) => Err(reason),
+            Err(_) => Err(JobReason::Time),
+            Ok(Ok(reason)) => Ok(reason),
             Ok(Err(played)) => {
                 jail.close().await;
                 return played;
             }
-            Err(_) => None,
         };
-        (work.agent_ms, work.jail_ms) = (agent_ms, opened_ms);
-        // How long the machine took is no sign of how well the agent did.
-        let Some(reason) = outcome else {
-            jail.close().await;
-            return Played::Unknown {
-                reason: JobReason::Time,
-                session: work.session,
-                result: work.result(Value::Null),
-            };
+        let reason = match reason {
+            Ok(reason) => reason,
+            Err(reason) => {
+                jail.close().await;
+                return Played::Unknown {
+                    reason,
+                    session: work.seen.session,
+                    result: work.result(Value::Null),
+                };
+            }
         };
+        self.tested(episode, jail, (reason, work)).await
+    }
+
+    /// What the tests say of what an agent left behind.
+    async fn tested(
+        &self,
+        episode: &Episode,
+        jail: Box<dyn Jail>,
+        (reason, work): (JobReason, Work),
+    ) -> Played {
         let snapshot = left(&*jail).await;
         jail.close().await;
         let snapshot = match snapshot {
@@ -87,8 +119,8 @@ impl Players {
                 return Played::Ended {
                     reason,
                     reward: 0.0,
-                    version: work.version,
-                    session: work.session,
+                    version: work.version(),
+                    session: work.seen.session,
                     result: work
                         .result(json!({"error": format!("its work cannot be read: {error}")})),
                 };
@@ -101,14 +133,14 @@ impl Players {
             Err(error) => broken(&error),
             Ok(Verified::Nothing(why)) => Played::Unknown {
                 reason: JobReason::Verifier,
-                session: work.session,
+                session: work.seen.session,
                 result: work.result(json!({"verifier_ms": millis(testing), "error": why})),
             },
             Ok(Verified::Reward(reward, output)) => Played::Ended {
                 reason,
                 reward,
-                version: work.version,
-                session: work.session,
+                version: work.version(),
+                session: work.seen.session,
                 result: work.result(json!({"verifier_ms": millis(testing), "test_output": output})),
             },
         }
@@ -116,33 +148,33 @@ impl Players {
 
     async fn agent(
         &self,
-        episode: &Episode,
+        (episode, access): (&Episode, &Arc<EpisodeAccess>),
         jail: &dyn Jail,
         work: &mut Work,
     ) -> Result<JobReason, Played> {
         match episode.how.agent {
-            AgentKind::Bash => self.shell(episode, jail, work).await,
-            AgentKind::Answer => self.answer(episode, jail, work).await,
+            AgentKind::Bash => self.shell((episode, access), jail, work).await,
+            AgentKind::Answer => self.answer((episode, access), jail).await,
+            AgentKind::Command => self.command((episode, access), jail, work).await,
         }
     }
 
     /// The model with a shell.
     async fn shell(
         &self,
-        episode: &Episode,
+        (episode, access): (&Episode, &Arc<EpisodeAccess>),
         jail: &dyn Jail,
         work: &mut Work,
     ) -> Result<JobReason, Played> {
         let can_call = self.inference.language.manner().calls.is_some();
-        let asking = Asking::new(self, episode, can_call.then(tools)).await?;
+        let asking = Asking::new(self, access, can_call.then(tools))?;
         let mut messages = opening(&episode.task.instruction, can_call);
         for step in 0..episode.how.steps_max {
-            let answered = match asking.ask(step, messages.clone()).await {
+            let answered = match asking.ask(messages.clone()).await {
                 Ok(answered) => answered,
                 Err(Unanswered::Full) if step > 0 => return Ok(JobReason::Context),
                 Err(why) => return Err(unanswered(why)),
             };
-            work.answered(&answered);
             let shown = match act(&answered.said, can_call) {
                 Act::Submit => return Ok(JobReason::Submitted),
                 Act::Unclear(what) => what,
@@ -184,15 +216,13 @@ impl Players {
     /// The model's one answer, as the file that is asked for.
     async fn answer(
         &self,
-        episode: &Episode,
+        (episode, access): (&Episode, &Arc<EpisodeAccess>),
         jail: &dyn Jail,
-        work: &mut Work,
     ) -> Result<JobReason, Played> {
-        let asking = Asking::new(self, episode, None).await?;
+        let asking = Asking::new(self, access, None)?;
         let file = episode.task.answer_file.as_deref();
         let messages = question(&episode.task.instruction, file);
-        let answered = asking.ask(0, messages).await.map_err(unanswered)?;
-        work.answered(&answered);
+        let answered = asking.ask(messages).await.map_err(unanswered)?;
         let (file, text) = match file {
             Some(file) => (file, answer(&answered.said.content)),
             None => ("answer.txt", answered.said.content),
@@ -214,14 +244,10 @@ fn millis(since: Instant) -> u64 {
 }
 
 fn unanswered(why: Unanswered) -> Played {
-    let what = match why {
+    no_model(match why {
         Unanswered::Full => "the task is longer than the model can read".to_owned(),
         Unanswered::Broken(what) => what,
-    };
-    Played::Broken {
-        reason: JobReason::Model,
-        what,
-    }
+    })
 }
 
 /// What the agent is shown of a command.

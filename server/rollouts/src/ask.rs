@@ -1,11 +1,16 @@
 //! One step of an agent: an ask like everybody's, behind users.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use hone_api_types::tools::Offer;
 use hone_domain::{
-    JobReason, MemoryMode, Message, Origin, ParsedOutput, Policy, PolicyChoice, PolicyVersion,
-    RequestId, Sampling, ServeError, SessionId, ToolCall, TurnKind,
+    JobReason, Message, Origin, ParsedOutput, Policy, PolicyChoice, PolicyVersion, RequestId,
+    Sampling, ServeError, ToolCall, TurnKind,
 };
-use hone_inference::{OpenError, Piece, PromptSource, Request, Shape, call_id};
+use hone_inference::{
+    EpisodeAccess, EpisodeTerms, OpenError, Piece, PromptSource, Request, Shape, call_id,
+};
 use hone_ledger::PolicyRecord;
 use hone_rollout::{Episode, Played};
 use serde_json::{Map, Value, json};
@@ -17,8 +22,6 @@ pub(crate) struct Answered {
     pub(crate) said: ParsedOutput,
     /// The message as the conversation goes on with it.
     pub(crate) message: Message,
-    pub(crate) session: SessionId,
-    pub(crate) version: PolicyVersion,
 }
 
 /// Why it did not.
@@ -48,24 +51,18 @@ impl Unanswered {
 /// What stays the same over the steps of an episode.
 pub(crate) struct Asking<'a> {
     players: &'a Players,
-    episode: &'a Episode,
-    policy: PolicyChoice,
+    episode: &'a Arc<EpisodeAccess>,
     tools: Option<Vec<Value>>,
     shape: Option<Shape>,
 }
 
 impl<'a> Asking<'a> {
     /// What an episode is asked with; `tools` are demanded.
-    pub(crate) async fn new(
+    pub(crate) fn new(
         players: &'a Players,
-        episode: &'a Episode,
+        episode: &'a Arc<EpisodeAccess>,
         tools: Option<Vec<Value>>,
     ) -> Result<Self, Played> {
-        let broken = |what: String| Played::Broken {
-            reason: JobReason::Model,
-            what,
-        };
-        let policy = players.policy(episode).await.map_err(broken)?;
         let shape = match &tools {
             None => None,
             Some(tools) => {
@@ -76,37 +73,34 @@ impl<'a> Asking<'a> {
                     Some(offer) => offer.shape(style, None),
                     None => Ok(None),
                 });
-                shape.map_err(|error| broken(error.to_string()))?
+                shape.map_err(|error| no_model(error.to_string()))?
             }
         };
         Ok(Self {
             players,
             episode,
-            policy,
             tools,
             shape,
         })
     }
 
-    fn request(&self, step: u32, messages: Vec<Message>) -> Request {
-        let (episode, inference) = (self.episode, &self.players.inference);
-        let id = inference.ids.next();
-        let (high, low) = id.as_u64_pair();
+    fn request(&self, messages: Vec<Message>) -> Request {
+        let id = self.players.inference.ids.next();
         Request {
             id: RequestId(id),
-            owner: episode.owner.clone(),
+            owner: self.episode.owner.clone(),
             keeper: None,
-            scope: episode.scope.clone(),
+            scope: self.episode.scope.clone(),
             source: None,
-            policy: self.policy.clone(),
-            session_key: Some(format!("episode-{}-{}", episode.job.id, episode.job.fence)),
+            policy: self.episode.policy.clone(),
+            session_key: None,
             origin: Origin::Rollout,
             kind: Some(TurnKind::Main),
             continues: None,
             done: false,
             store: true,
             despite_store_false: false,
-            memory: Some(MemoryMode::Off),
+            memory: None,
             messages,
             prompt: PromptSource::Chat {
                 tools: self.tools.clone(),
@@ -114,12 +108,8 @@ impl<'a> Asking<'a> {
             },
             n: 1,
             first_index: 0,
-            sampling: Sampling {
-                temperature: episode.how.temperature,
-                seed: high.rotate_left(32) ^ low,
-                ..Sampling::default()
-            },
-            max_tokens: Some(episode.how.tokens_max),
+            sampling: Sampling::default(),
+            max_tokens: None,
             stops: Vec::new(),
             ignore_end: false,
             prediction: None,
@@ -127,25 +117,20 @@ impl<'a> Asking<'a> {
             single_call: self.tools.is_some(),
             shape: self.shape.clone(),
             form_members: None,
-            metadata: [
-                ("episode_id".to_owned(), episode.job.id.prefixed()),
-                ("rollout_id".to_owned(), episode.rollout.prefixed()),
-                ("step".to_owned(), step.to_string()),
-            ]
-            .into(),
+            metadata: BTreeMap::new(),
             parent: None,
             checks: Vec::new(),
+            episode: Some(self.episode.clone()),
         }
     }
 
     /// Asks for the next step.
-    pub(crate) async fn ask(
-        &self,
-        step: u32,
-        messages: Vec<Message>,
-    ) -> Result<Answered, Unanswered> {
+    pub(crate) async fn ask(&self, messages: Vec<Message>) -> Result<Answered, Unanswered> {
         let inference = &self.players.inference;
-        let opened = inference.open(self.request(step, messages)).await;
+        let mut request = self.request(messages);
+        let bound = self.episode.bind(&mut request);
+        bound.map_err(|used_up| Unanswered::Broken(used_up.to_string()))?;
+        let opened = inference.open(request).await;
         let mut opened = opened.map_err(|error| Unanswered::of(&error))?;
         let Some(mut choice) = opened.choices.pop() else {
             return Err(Unanswered::Broken("nobody was asked".to_owned()));
@@ -164,12 +149,7 @@ impl<'a> Asking<'a> {
                     });
                     let mut message = Message::text(hone_domain::Role::Assistant, &*said.content);
                     message.tool_calls = calls.collect();
-                    return Ok(Answered {
-                        message,
-                        said,
-                        session: ended.session,
-                        version: ended.version,
-                    });
+                    return Ok(Answered { message, said });
                 }
             }
         }
@@ -177,7 +157,40 @@ impl<'a> Asking<'a> {
     }
 }
 
+/// The model cannot be asked.
+pub(crate) fn no_model(what: String) -> Played {
+    Played::Broken {
+        reason: JobReason::Model,
+        what,
+    }
+}
+
 impl Players {
+    /// What an episode's agent asks with.
+    pub(crate) async fn access(&self, episode: &Episode) -> Result<Arc<EpisodeAccess>, Played> {
+        let policy = self.policy(episode).await.map_err(no_model)?;
+        let (high, low) = self.inference.ids.next().as_u64_pair();
+        let terms = EpisodeTerms {
+            temperature: episode.how.temperature,
+            tokens_max: episode.how.tokens_max,
+            steps_max: episode.how.steps_max,
+        };
+        let metadata = [
+            ("episode_id", episode.job.id.prefixed()),
+            ("rollout_id", episode.rollout.prefixed()),
+        ];
+        Ok(Arc::new(EpisodeAccess::new(
+            (episode.owner.clone(), episode.scope.clone()),
+            policy,
+            (
+                format!("episode-{}-{}", episode.job.id, episode.job.fence),
+                high.rotate_left(32) ^ low,
+            ),
+            &terms,
+            metadata.map(|(name, id)| (name.to_owned(), id)).into(),
+        )))
+    }
+
     /// Which version answers.
     async fn policy(&self, episode: &Episode) -> Result<PolicyChoice, String> {
         let Some(version) = episode.how.version else {

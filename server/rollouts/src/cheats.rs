@@ -28,6 +28,7 @@ fn jails() -> Jails {
         processes: 64,
         disk_bytes: 16 << 20,
         command_seconds: 10,
+        mounts: Vec::new(),
         guest: guest().display().to_string(),
     })
 }
@@ -57,7 +58,7 @@ fn task() -> (TaskSpec, TaskFiles) {
 /// What the tests say of what a command leaves behind.
 async fn paid(jails: &Jails, command: &str) -> Verified {
     let (spec, files) = task();
-    let jail = jails.open(&files).await.unwrap();
+    let jail = jails.open(&files, None).await.unwrap();
     let command = Command::argv(["bash", "-c", command]).cwd(WORK);
     jail.exec(command.timeout(Duration::from_secs(10))).await;
     jail.kill_all().await.unwrap();
@@ -138,7 +139,7 @@ async fn work_pays_and_cheats_do_not() {
 async fn tests_that_say_nothing_pay_nothing() {
     let jails = jails();
     let (spec, mut files) = task();
-    let jail = jails.open(&files).await.unwrap();
+    let jail = jails.open(&files, None).await.unwrap();
     let work = jail.snapshot().await.unwrap();
     jail.close().await;
     for (test, says) in [

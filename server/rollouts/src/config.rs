@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hone_tools::{Bubblewrap, Executor, GuestProgram, JailSpec};
+use hone_tools::{Bubblewrap, Executor, GuestProgram, JailSpec, Mount};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
@@ -31,6 +31,8 @@ pub struct ToolsConfig {
     pub disk_bytes: u64,
     /// How long one command of an agent may take.
     pub command_seconds: u64,
+    /// Folders of this machine that jails see beside `/usr`: read-only, under the same path.
+    pub mounts: Vec<PathBuf>,
     /// The program that runs inside jails as their first process; empty is this one.
     pub guest: String,
 }
@@ -47,10 +49,11 @@ impl ToolsConfig {
             ("tools.disk_bytes", self.disk_bytes, 1 << 20),
             ("tools.command_seconds", self.command_seconds, 1),
         ];
-        match counts.iter().find(|(_, value, least)| value < least) {
-            Some((key, _, least)) => Err(format!("{key} must be at least {least}")),
-            None => Ok(()),
+        if let Some((key, _, least)) = counts.iter().find(|(_, value, least)| value < least) {
+            return Err(format!("{key} must be at least {least}"));
         }
+        let spec = self.spec().validate();
+        spec.map_err(|error| format!("tools.mounts: {error}"))
     }
 
     /// A jail of these limits.
@@ -60,8 +63,16 @@ impl ToolsConfig {
             processes: self.processes,
             disk_bytes: self.disk_bytes,
             file_bytes: self.disk_bytes,
+            read_only: self.mounts.iter().map(mount).collect(),
             ..JailSpec::default()
         }
+    }
+}
+
+fn mount(folder: &PathBuf) -> Mount {
+    Mount {
+        host: folder.clone(),
+        jail: folder.clone(),
     }
 }
 

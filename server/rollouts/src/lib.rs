@@ -7,7 +7,9 @@
 
 mod agent;
 mod ask;
+mod command;
 mod config;
+mod gate;
 mod words;
 mod work;
 
@@ -25,6 +27,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 pub use config::{ExecutorKind, Jails, ToolsConfig};
+pub use gate::{Gate, OpenGate};
 
 /// How long a reward may take to be stored.
 const REWARD_WAIT: Duration = Duration::from_secs(20);
@@ -39,6 +42,10 @@ pub struct Players {
     pub collect: Outbox<Input>,
     /// Opens jails.
     pub jails: Arc<Jails>,
+    /// The served model's name, for agents that want one.
+    pub model: String,
+    /// Where agents in jails reach the model.
+    pub gate: Arc<dyn Gate>,
 }
 
 #[async_trait]

@@ -1,6 +1,7 @@
 //! The jails of an episode: the one that the agent works in, and the one that its work is tested in.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use hone_domain::{JobReason, TaskFiles, TaskSpec};
@@ -58,7 +59,7 @@ async fn put_all(
 }
 
 /// The end of what a command said.
-fn tail(result: &ToolResult) -> String {
+pub(crate) fn tail(result: &ToolResult) -> String {
     let mut text = result.stdout.text();
     text.push_str(&result.stderr.text());
     let from = text.len().saturating_sub(TAIL_BYTES);
@@ -67,9 +68,10 @@ fn tail(result: &ToolResult) -> String {
 }
 
 impl Jails {
-    /// A jail with nothing in it.
-    async fn jail(&self) -> Result<Box<dyn Jail>, ToolsError> {
+    /// A jail with nothing in it; where a socket is named, the model is reached through it.
+    async fn jail(&self, model: Option<&Path>) -> Result<Box<dyn Jail>, ToolsError> {
         let mut spec = self.config().spec();
+        spec.model_socket = model.map(Path::to_owned);
         spec.work_folder = WORK.into();
         spec.folders = [TESTS, LOGS, SOLUTION].map(Into::into).into();
         let executor = self.executor().await;
@@ -77,8 +79,12 @@ impl Jails {
     }
 
     /// A jail with the files that a task begins with. All jails of a task begin alike.
-    pub(crate) async fn open(&self, files: &TaskFiles) -> Result<Box<dyn Jail>, ToolsError> {
-        let jail = self.jail().await?;
+    pub(crate) async fn open(
+        &self,
+        files: &TaskFiles,
+        model: Option<&Path>,
+    ) -> Result<Box<dyn Jail>, ToolsError> {
+        let jail = self.jail(model).await?;
         put_all(&*jail, WORK, &files.environment).await?;
         let is_script = |(_, content): &(&String, &Vec<u8>)| content.starts_with(b"#!");
         let scripts = files.environment.iter().filter(is_script);
@@ -101,7 +107,7 @@ impl Jails {
         files: &TaskFiles,
         work: &Snapshot,
     ) -> Result<Verified, ToolsError> {
-        let jail = self.jail().await?;
+        let jail = self.jail(None).await?;
         let verified = tested(&*jail, task, files, work).await;
         jail.close().await;
         verified
@@ -114,7 +120,7 @@ impl Jails {
         files: &TaskFiles,
         solves: bool,
     ) -> Result<Verified, ToolsError> {
-        let jail = self.open(files).await?;
+        let jail = self.open(files, None).await?;
         let worked = async {
             if solves {
                 put_all(&*jail, SOLUTION, &files.solution).await?;

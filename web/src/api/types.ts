@@ -278,7 +278,7 @@ export type JobState = 'queued' | 'running' | 'done' | 'retried' | 'skipped' | '
 export type TaskSet = Closer<'TaskSetReply', { states: Partial<Record<TaskState, number>> }>
 export type Task = Closer<'TaskReply', { state: TaskState }>
 export type TaskSetView = TaskSet & { data: Task[] }
-export type RolloutWish = Schemas['RolloutRequest'] & { agent: 'bash' | 'answer' }
+export type RolloutWish = Schemas['RolloutRequest'] & { agent: 'bash' | 'answer' | 'command' }
 export type VersionSuccess = Closer<'VersionSuccess', { interval: [low: number, high: number] }>
 export type Rollout = Closer<
   'RolloutReply',
@@ -295,6 +295,7 @@ export type Episode = Closer<'EpisodeReply', { state: JobState; result: EpisodeR
 export interface EpisodeResult {
   steps?: number
   test_output?: string
+  output?: string
   error?: string
 }
 

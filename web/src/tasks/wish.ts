@@ -4,7 +4,9 @@ import type { RolloutWish } from '../api/types'
 
 /** Numbers are null where a field is empty: the server's defaults hold. */
 export interface Choice {
-  agent: RolloutWish['agent']
+  agent: NonNullable<RolloutWish['agent']>
+  /** Of a program; no other agent has one. */
+  command: string
   evaluate: boolean
   /** Only where it measures; null is the newest. */
   version: number | null
@@ -22,6 +24,7 @@ export const ATTEMPTS_MAX = 64
 
 export const choice = (): Choice => ({
   agent: 'bash',
+  command: '',
   evaluate: false,
   version: null,
   attempts: usualAttempts(false),
@@ -41,7 +44,8 @@ export function wishOf(set: string, chosen: Choice): RolloutWish {
     attempts,
     groups,
     version: evaluate ? chosen.version : null,
-    steps_max: agent === 'bash' ? chosen.steps : null,
+    command: agent === 'command' ? chosen.command : null,
+    steps_max: agent === 'answer' ? null : chosen.steps,
     tokens_max: tokens,
     temperature,
   }

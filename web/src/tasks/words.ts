@@ -35,6 +35,7 @@ export const JOB_STATES: Record<JobState, Said> = {
 const REASONS: Record<string, string> = {
   submitted: 'the agent said that it is done',
   steps: 'the agent used up its steps',
+  agent: 'the program never asked the model',
   context: "the conversation filled the model's context",
   time: 'time ran out',
   jail: 'the jail failed',
@@ -60,9 +61,10 @@ export const ROLLOUT_STATES: Record<Rollout['status'], Said> = {
   cancelled: { words: 'cancelled', tone: '', means: '' },
 }
 
-export const AGENTS: Record<RolloutWish['agent'], { words: string; means: string }> = {
+export const AGENTS: Record<NonNullable<RolloutWish['agent']>, { words: string; means: string }> = {
   bash: { words: 'Works in a shell', means: 'It runs commands in a jail, closed off from everything else, until it says that it is done.' },
   answer: { words: 'Answers once', means: 'Its one answer is written to a file, which the tests read.' },
+  command: { words: 'A program of your own', means: 'It runs in a jail, finds the task in $HONE_INSTRUCTION and asks the model at $OPENAI_BASE_URL or $ANTHROPIC_BASE_URL.' },
 }
 
 export const QUEUE_KINDS: Record<Queue['kind'], string> = {

@@ -148,6 +148,7 @@ impl<L: Ledger + Personal + Jobs + 'static> Case<L> {
 fn spec(attempts: u32, evaluates: bool) -> RolloutSpec {
     RolloutSpec {
         agent: AgentKind::Bash,
+        command: None,
         attempts,
         groups: 2,
         evaluates,

@@ -190,6 +190,7 @@ fn plans(
             form_members: None,
             metadata: wish.metadata.clone(),
             parent: context.parent,
+            episode: None,
         })
     });
     Ok((plans.collect::<Result<_, ApiError>>()?, logprobs))

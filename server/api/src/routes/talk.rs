@@ -19,7 +19,9 @@ use hone_api_types::sampling::{SamplingBounds, SamplingFields, whole as whole_nu
 use hone_api_types::session::SessionWish;
 use hone_api_types::tools::Offer;
 use hone_api_types::wishes::{Granted, Wish};
-use hone_inference::{Calls, InferenceService, OpenError, Opened, PromptSource, Shape};
+use hone_inference::{
+    Calls, InferenceService, OpenError, Opened, PromptSource, Shape, StepsUsedUp,
+};
 use hone_ledger::PolicyRecord;
 
 use std::sync::Arc;
@@ -88,6 +90,10 @@ pub(super) async fn choose(
     user: Option<&str>,
     context: &RequestContext,
 ) -> Result<PolicyChoice, ApiError> {
+    if let Some(episode) = &context.episode {
+        // An agent asks for the model that it knows; there is one.
+        return Ok(episode.policy.clone());
+    }
     let named = named(http, model)?;
     let scope = || http.rules.scope(&context.caller.owner, user).0;
     match named {
@@ -293,7 +299,7 @@ impl Talk {
         let (scope, source) = inference
             .rules
             .scope(&context.caller.owner, wish.user.as_deref());
-        Ok(hone_inference::Request {
+        let mut plan = hone_inference::Request {
             id: context.id,
             scope,
             source,
@@ -327,7 +333,12 @@ impl Talk {
             metadata: wish.metadata,
             parent: context.parent,
             checks: wish.checks,
-        })
+            episode: context.episode.clone(),
+        };
+        if let Some(episode) = &context.episode {
+            episode.bind(&mut plan)?;
+        }
+        Ok(plan)
     }
 }
 
@@ -450,6 +461,15 @@ async fn scored(
         all.push(prompt_logprobs(&scored, &*inference.language));
     }
     Ok(all)
+}
+
+impl From<StepsUsedUp> for ApiError {
+    fn from(used_up: StepsUsedUp) -> Self {
+        Self::Forbidden {
+            code: "episode_over",
+            message: format!("{used_up}; end now"),
+        }
+    }
 }
 
 impl From<OpenError> for ApiError {

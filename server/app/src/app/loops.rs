@@ -201,7 +201,7 @@ pub(super) fn memory_loop(
 /// here, there is none; the error says why.
 pub(super) fn rollout(
     resources: &Resources,
-    http: &Http,
+    (http, gate): (&Http, Arc<dyn hone_rollouts::Gate>),
     loops: &mut JoinSet<()>,
 ) -> Result<Outbox<Notification>, String> {
     if !resources.config.runs(Loop::Rollout) {
@@ -221,6 +221,8 @@ pub(super) fn rollout(
             versions: resources.versions.clone(),
             collect: collect.clone(),
             jails: resources.jails.clone(),
+            model: http.models.name.clone(),
+            gate,
         }),
         ids: resources.ids.clone(),
         clock: resources.clock.clone(),

@@ -28,6 +28,7 @@ use crate::model::{self, Served};
 use hone_accounts::audit::Audit;
 use hone_api::acts::Acts;
 use hone_api::body_budget::BodyBudget;
+use hone_api::episodes::Sockets;
 use hone_api::guard::Guard;
 use hone_api::page::Page;
 use hone_api::replays::Replays;
@@ -135,8 +136,11 @@ impl App {
         let mut http = http_of(
             &resources, inference, collect, eraser, importer, computed, addr,
         )?;
-        http.rollouts = loops::rollout(&resources, &http, &mut tasks);
+        let sockets = Arc::<Sockets>::default();
+        http.rollouts = loops::rollout(&resources, (&http, sockets.clone()), &mut tasks);
         let http = Arc::new(http);
+        let router = router(http.clone());
+        sockets.serve(router.clone());
         people::watch(&resources, &mut tasks);
         let first_link = people::first_link(&resources, addr).await?;
         loops::measures(&resources, &http, &mut tasks);
@@ -144,7 +148,7 @@ impl App {
         let stop_listening = ShutdownTrigger::new();
         let limits = (limits_of(&config), stop_listening.signal());
         let acceptor = loops::tls(&resources, tls.as_ref(), &mut tasks)?;
-        let listening = tokio::spawn(listen((listener, acceptor), router(http.clone()), limits));
+        let listening = tokio::spawn(listen((listener, acceptor), router, limits));
         Ok(Self {
             addr,
             data_dir: config.store.folder()?,

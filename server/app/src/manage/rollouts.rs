@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  hone rollout run tasks --attempts 8\n  hone rollout run tasks --evaluate --version 0\n  \
-    hone rollout run tasks --evaluate"
+    hone rollout run tasks --evaluate\n  hone rollout run tasks --command 'claude -p \"$HONE_INSTRUCTION\"'"
 )]
 pub(crate) enum RolloutCommand {
     /// Have an agent try the tasks of a set, and learn from it; with --evaluate only measure, on held-out tasks.
@@ -56,9 +56,14 @@ pub(crate) enum RolloutCommand {
 pub(crate) struct RunArgs {
     /// Name or id of the task set.
     set: String,
-    /// bash (the served model with a shell) or answer (its one answer is the task's answer file).
-    #[arg(long, default_value = "bash")]
-    agent: String,
+    /// bash (the served model with a shell), answer (its one answer is the task's answer file) or command; bash, or command
+    /// where --command is given.
+    #[arg(long)]
+    agent: Option<String>,
+    /// A program in the jail that asks the served model: the line for the shell that starts it. It finds the task on its
+    /// standard input and in $HONE_INSTRUCTION, and the model at $OPENAI_BASE_URL and $ANTHROPIC_BASE_URL.
+    #[arg(long)]
+    command: Option<String>,
     /// Attempts at a task, compared with each other; 4, or 1 with --evaluate.
     #[arg(long)]
     attempts: Option<u32>,
@@ -122,12 +127,13 @@ pub(crate) fn rollout(command: RolloutCommand) -> Result<ExitCode, String> {
 
 async fn run(args: &RunArgs) -> Result<Value, String> {
     let mut body = of_set(&resolved(&args.server, &args.set).await?);
-    body["agent"] = args.agent.as_str().into();
     body["evaluate"] = args.evaluate.into();
     body["steps_max"] = args.steps.into();
     body["tokens_max"] = args.tokens.into();
     body["temperature"] = args.temperature.into();
     for (key, value) in [
+        ("agent", args.agent.clone().map(Value::from)),
+        ("command", args.command.clone().map(Value::from)),
         ("attempts", args.attempts.map(Value::from)),
         ("groups", args.groups.map(Value::from)),
         ("version", args.version.map(Value::from)),
