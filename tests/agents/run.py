@@ -29,6 +29,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+import jailed
 import others
 from server import start
 
@@ -552,6 +553,8 @@ def main():
                 proxy.stop()
                 code = server.stop()
             check("the server stops cleanly", code == 0, code)
+        if agent in jailed.AGENTS and not arguments.model:
+            jailed.tried(TOOLS, agent, Server)
     sys.exit(1 if failed else 0)
 
 

@@ -26,9 +26,8 @@ def documents(path):
     return [d for d in yaml.safe_load_all(path.read_text()) if d]
 
 
-def manifests():
+def manifests(folder):
     """What kustomize makes; without it, the files that the kustomization names."""
-    folder = DEPLOY / "kubernetes"
     kustomization = documents(folder / "kustomization.yaml")[0]
     for name in kustomization["resources"] + kustomization["configMapGenerator"][0]["files"]:
         expect((folder / name).exists(), f"kustomization.yaml names {name}, which does not exist")
@@ -42,8 +41,8 @@ def manifests():
     return [d for name in kustomization["resources"] for d in documents(folder / name)]
 
 
-def kubernetes():
-    found = manifests()
+def kubernetes(folder):
+    found = manifests(DEPLOY / folder)
     version = kubernetes_validate.latest_version()
     for manifest in found:
         name = f"{manifest['kind']} {manifest['metadata']['name']}"
@@ -57,8 +56,45 @@ def kubernetes():
         problems.append("kubernetes-validate takes a Service with a field that does not exist")
     except kubernetes_validate.ValidationError:
         pass
+    return found
+
+
+def pods(found):
+    """Every set of pods is closed off, and mounts what it declares."""
+    for one in (m["spec"] for m in found if m["kind"] == "StatefulSet"):
+        pod_of(one)
+    return len(found)
+
+
+def single():
+    found = kubernetes("kubernetes")
     one = next(m for m in found if m["kind"] == "StatefulSet")["spec"]
     expect(one["replicas"] == 1, "a data folder belongs to one process, so there is one replica")
+    return pods(found)
+
+
+def scaled():
+    """Gateways and a learner: the service and the budget select the gateways, and each role has its loops."""
+    found = kubernetes("kubernetes-scaled")
+    of = lambda kind: {m["metadata"]["name"]: m["spec"] for m in found if m["kind"] == kind}
+    sets = of("StatefulSet")
+    loops = {name: one["template"]["spec"]["containers"][0]["args"][-1].split(",") for name, one in sets.items()}
+    expect(loops["hone-gateway"] == ["serve", "collect"], f"gateways run {loops}")
+    expect({"judge", "train"} <= set(loops["hone-learner"]), f"the learner runs {loops}")
+    expect(sets["hone-learner"]["replicas"] == 1, "one process judges and trains")
+    expect(sets["hone-gateway"]["replicas"] >= 2, "one gateway is no scale")
+    for name, one in sets.items():
+        labels = one["template"]["metadata"]["labels"]
+        expect(one["selector"]["matchLabels"].items() <= labels.items(), f"{name} selects other pods")
+        expect(one["template"]["spec"]["containers"][0]["envFrom"], f"{name} knows no database")
+    labels = sets["hone-gateway"]["template"]["metadata"]["labels"]
+    expect(of("Service")["hone"]["selector"].items() <= labels.items(), "the service selects no gateway")
+    budget = of("PodDisruptionBudget")["hone-gateway"]
+    expect(budget["selector"]["matchLabels"].items() <= labels.items(), "the budget selects no gateway")
+    return pods(found)
+
+
+def pod_of(one):
     pod = one["template"]["spec"]
     container = pod["containers"][0]
     expect(pod["securityContext"]["runAsNonRoot"], "the pod runs as root")
@@ -68,7 +104,6 @@ def kubernetes():
         v["metadata"]["name"] for v in one["volumeClaimTemplates"]
     }
     expect(mounted == volumes, f"volumes {volumes} are mounted as {mounted}")
-    return len(found)
 
 
 def compose():
@@ -140,7 +175,7 @@ def unit():
 
 def configurations(hone):
     """The program itself reads every configuration that is handed to it."""
-    found = [DEPLOY / "hone.toml", DEPLOY / "kubernetes" / "hone.toml"]
+    found = [DEPLOY / "hone.toml", *DEPLOY.glob("kubernetes*/hone.toml")]
     for path in found:
         command = [hone, "serve", "--config", path, "--print-config"]
         read = subprocess.run(command, capture_output=True, text=True)
@@ -149,7 +184,7 @@ def configurations(hone):
 
 
 def main():
-    print(f"kubernetes: {kubernetes()} objects")
+    print(f"kubernetes: {single()} objects, scaled: {scaled()}")
     print(f"compose: {compose()} services")
     dockerfile()
     print(f"systemd: {unit()}")

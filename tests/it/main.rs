@@ -34,6 +34,7 @@ mod program;
 mod remote;
 mod retention;
 mod ring;
+mod roles;
 mod rollouts;
 mod schemas;
 mod sim;

@@ -15,7 +15,7 @@ use crate::program::{Ended, Server, program, run, serving};
 pub(crate) mod database;
 
 /// A database of its own on this process's server.
-async fn fresh(name: &str) -> String {
+pub(crate) async fn fresh(name: &str) -> String {
     let server = database::Server::shared();
     server.make_database(name);
     server.url_of("hone", name)
@@ -39,7 +39,7 @@ async fn teach(app: &TestApp, key: &str, n: u64) -> (String, Vec<String>) {
     (session, turns)
 }
 
-async fn broken_laws(url: &str) -> Vec<String> {
+pub(crate) async fn broken_laws(url: &str) -> Vec<String> {
     let ledger = PostgresLedger::open_beside(&PostgresConfig::at(url))
         .await
         .unwrap();

@@ -1,8 +1,11 @@
-//! Blobs as folders of files on the local disk.
+//! Blobs: as folders of files on the local disk ([`FsBlobs`]), or in an object store ([`ObjectBlobs`]).
 //!
-//! A blob is written beside the others, made durable, and then renamed into place, so that it is
+//! On the local disk a blob is written beside the others, made durable, and then renamed into place, so that it is
 //! either whole or absent, also after a power cut. The root belongs to one process at a time (the
 //! ledger's lock file sees to that).
+
+mod cache;
+mod objects;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -10,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hone_domain::{BlobError, BlobKey, Blobs, BlobsSize};
+
+pub use objects::ObjectBlobs;
 
 /// Unfinished and removed folders; keys cannot begin with a dot.
 const LIMBO: &str = ".limbo";
@@ -110,33 +115,6 @@ impl FsBlobs {
         Ok(())
     }
 
-    fn check_files(&self, key: &BlobKey, files: &[(String, Vec<u8>)]) -> Result<(), BlobError> {
-        let refuse = |message: String| BlobError::Io {
-            key: key.as_str().to_owned(),
-            message,
-        };
-        if files.is_empty() || files.len() > FILES_MAX {
-            return Err(refuse(format!(
-                "a blob has 1 to {FILES_MAX} files, not {}",
-                files.len()
-            )));
-        }
-        for (index, (name, bytes)) in files.iter().enumerate() {
-            check_name(key, name)?;
-            if files[..index].iter().any(|(other, _)| other == name) {
-                return Err(refuse(format!("the file {name} occurs twice")));
-            }
-            if bytes.len() as u64 > self.file_bytes_max {
-                return Err(refuse(format!(
-                    "{name} has {} bytes and at most {} are allowed; raise the limit",
-                    bytes.len(),
-                    self.file_bytes_max
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Whether the stored folder holds exactly `files`.
     fn holds(
         &self,
@@ -161,7 +139,7 @@ impl FsBlobs {
 
 impl Blobs for FsBlobs {
     fn put(&self, key: &BlobKey, files: &[(String, Vec<u8>)]) -> Result<(), BlobError> {
-        self.check_files(key, files)?;
+        check_files(key, files, self.file_bytes_max)?;
         let place = self.place(key)?;
         let above = place.parent().unwrap_or(&self.root).to_owned();
         let io = |e: std::io::Error| failed(key, &place, &hint(&e));
@@ -252,6 +230,30 @@ impl Blobs for FsBlobs {
         remove_folder(&away).map_err(io)
     }
 
+    fn has(&self, key: &BlobKey) -> Result<bool, BlobError> {
+        Ok(self.place(key)?.is_dir())
+    }
+
+    fn files(&self, key: &BlobKey) -> Result<Vec<String>, BlobError> {
+        let place = self.place(key)?;
+        let io = |e: std::io::Error| failed(key, &place, &hint(&e));
+        let entries = match fs::read_dir(&place) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(io(e)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            names.extend(entry.map_err(io)?.file_name().into_string());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sizes(&self) -> Result<Vec<BlobsSize>, BlobError> {
+        sizes(&self.root).map_err(|error| BlobError::Unusable(error.to_string()))
+    }
+
     fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
         let place = self.place(key)?;
         let io = |e: std::io::Error| failed(key, &place, &hint(&e));
@@ -336,6 +338,37 @@ fn age_ms(folder: &Path) -> u64 {
     let modified = fs::metadata(folder).and_then(|meta| meta.modified());
     let age = modified.ok().and_then(|time| time.elapsed().ok());
     age.map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Refuses what no blob is made of.
+fn check_files(
+    key: &BlobKey,
+    files: &[(String, Vec<u8>)],
+    file_bytes_max: u64,
+) -> Result<(), BlobError> {
+    let refuse = |message: String| BlobError::Io {
+        key: key.as_str().to_owned(),
+        message,
+    };
+    if files.is_empty() || files.len() > FILES_MAX {
+        return Err(refuse(format!(
+            "a blob has 1 to {FILES_MAX} files, not {}",
+            files.len()
+        )));
+    }
+    for (index, (name, bytes)) in files.iter().enumerate() {
+        check_name(key, name)?;
+        if files[..index].iter().any(|(other, _)| other == name) {
+            return Err(refuse(format!("the file {name} occurs twice")));
+        }
+        if bytes.len() as u64 > file_bytes_max {
+            return Err(refuse(format!(
+                "{name} has {} bytes and at most {file_bytes_max} are allowed; raise the limit",
+                bytes.len(),
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Writes a folder and makes files and names durable.

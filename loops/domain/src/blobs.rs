@@ -107,6 +107,20 @@ pub trait Blobs: Send + Sync {
     /// Moves a damaged folder to its [`BlobKey::aside`], where nothing reads it and people can look at
     /// it; one that was moved there before goes. A missing one is a success.
     fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError>;
+
+    /// Whether a folder is stored.
+    fn has(&self, key: &BlobKey) -> Result<bool, BlobError>;
+
+    /// Every file of a folder, by name; none where it is not stored.
+    fn files(&self, key: &BlobKey) -> Result<Vec<String>, BlobError>;
+
+    /// What every kind takes, by name.
+    fn sizes(&self) -> Result<Vec<BlobsSize>, BlobError>;
+
+    /// Removes local copies of what another process removed, where there are copies.
+    fn tidy(&self) -> Result<(), BlobError> {
+        Ok(())
+    }
 }
 
 /// What the folders of one kind take, which is the first part of their keys.

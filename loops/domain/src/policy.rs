@@ -249,6 +249,19 @@ impl Policies {
         stable.map_or(PolicyChoice::Base, PolicyChoice::of)
     }
 
+    /// The same with what another process published: the newer version of each scope, and where both know the same one,
+    /// what `read` says of its trial.
+    #[must_use]
+    pub fn merged(&self, read: &Self) -> Self {
+        let mut all = (*self.0).clone();
+        for (scope, published) in read.0.iter() {
+            if self.version(scope) <= published.newest.version {
+                all.insert(scope.clone(), published.clone());
+            }
+        }
+        Self(Arc::new(all))
+    }
+
     /// The same with `policy` as its scope's newest, which ends a trial. An older version never
     /// replaces a newer one, so a late message cannot move a scope backwards.
     #[must_use]

@@ -138,7 +138,7 @@ async fn every_table_and_column_is_listed() {
         .collect();
     listed.sort();
     // Kept by triggers, one row for ever, or of SQLite's log.
-    let others = "('fate_counts', 'scope_counts', 'version_scores', 'watch_places', 'people_revision', 'commits',
+    let others = "('fate_counts', 'scope_counts', 'version_scores', 'watch_places', 'people_revision', 'changes', 'commits',
                    '_sqlx_migrations')";
     let folder = tempfile::tempdir().unwrap();
     let ledger = SqliteLedger::open(&SqliteConfig::in_folder(folder.path()))

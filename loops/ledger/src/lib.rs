@@ -7,6 +7,7 @@
 //! Never: SQL, who asks, or why.
 
 mod answers;
+mod changes;
 mod error;
 mod jobs;
 mod late;
@@ -23,6 +24,7 @@ pub mod suite;
 mod versions;
 
 pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
+pub use changes::{Change, Changes, Topic};
 pub use error::LedgerError;
 pub use jobs::{
     JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, NewGroups, NewRollout, NewTask,

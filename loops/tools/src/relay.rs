@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokio::io::{AsyncWriteExt as _, copy, sink};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
@@ -36,7 +37,7 @@ async fn accept(listener: UnixListener, model: PathBuf) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok(place) = places.clone().acquire_owned().await {
         while connections.try_join_next().is_some() {}
-        let Ok((mut near, _)) = listener.accept().await else {
+        let Ok((near, _)) = listener.accept().await else {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             continue;
         };
@@ -44,9 +45,27 @@ async fn accept(listener: UnixListener, model: PathBuf) {
         connections.spawn(async move {
             let _place = place;
             // A model that is away closes the connection.
-            if let Ok(mut far) = UnixStream::connect(&model).await {
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            if let Ok(far) = UnixStream::connect(&model).await {
+                join(near, far).await;
             }
         });
     }
+}
+
+/// Passes on what both sides say until both have ended. A model that answers without reading a request to its end takes
+/// no more of it, and its answer is passed on all the same.
+async fn join(near: UnixStream, far: UnixStream) {
+    let ((mut near_in, mut near_out), (mut far_in, mut far_out)) =
+        (near.into_split(), far.into_split());
+    let asks = async {
+        if copy(&mut near_in, &mut far_out).await.is_err() {
+            let _ = copy(&mut near_in, &mut sink()).await;
+        }
+        let _ = far_out.shutdown().await;
+    };
+    let answers = async {
+        let _ = copy(&mut far_in, &mut near_out).await;
+        let _ = near_out.shutdown().await;
+    };
+    tokio::join!(asks, answers);
 }

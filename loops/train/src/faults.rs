@@ -143,6 +143,18 @@ impl Blobs for FaultyBlobs {
     fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
         self.0.set_aside(key)
     }
+
+    fn has(&self, key: &BlobKey) -> Result<bool, BlobError> {
+        self.0.has(key)
+    }
+
+    fn files(&self, key: &BlobKey) -> Result<Vec<String>, BlobError> {
+        self.0.files(key)
+    }
+
+    fn sizes(&self) -> Result<Vec<BlobsSize>, BlobError> {
+        self.0.sizes()
+    }
 }
 
 pub(crate) struct FaultyLedger(pub(crate) Arc<dyn Ledger>, pub(crate) Arc<Plan>);

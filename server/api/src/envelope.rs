@@ -111,7 +111,7 @@ async fn admitted(
     let client = seen.client;
     let episode = request.extensions().get::<Arc<EpisodeAccess>>().cloned();
     let admission = match &episode {
-        Some(episode) => episodes::admit(episode, rule, (request.method(), route)),
+        Some(episode) => episodes::admit(episode, rule, request.method(), route),
         None => admit(http, rule, seen).await,
     };
     match admission {

@@ -28,7 +28,8 @@ const CALLED: [(Method, &str); 7] = [
 pub fn admit(
     episode: &EpisodeAccess,
     rule: Result<Rule, ApiError>,
-    (method, route): (&Method, Option<&str>),
+    method: &Method,
+    route: Option<&str>,
 ) -> Result<(Caller, Rule), ApiError> {
     let is_open = |(open, path): &(Method, &str)| open == method && Some(*path) == route;
     if !CALLED.iter().any(is_open) {
@@ -39,7 +40,7 @@ pub fn admit(
         });
     }
     let caller = Caller {
-        owner: episode.owner.clone(),
+        owner: episode.terms.owner.clone(),
         via: AuthMethod::Key,
         ..Caller::stranger()
     };
@@ -53,10 +54,9 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// What answers there; until then nothing can be opened.
-    pub fn serve(&self, router: Router) {
-        // Only the start of the process sets it.
-        let _set = self.router.set(router);
+    /// What answers there, which is given back; until then nothing can be opened.
+    pub fn serve(&self, router: Router) -> Router {
+        self.router.get_or_init(|| router).clone()
     }
 }
 
@@ -64,14 +64,21 @@ impl Gate for Sockets {
     fn open(&self, episode: Arc<EpisodeAccess>) -> Result<OpenGate, String> {
         let router = self.router.get().cloned();
         let router = router.ok_or_else(|| "this process does not answer yet".to_owned())?;
-        let failed = |error: std::io::Error| format!("a socket for the agent cannot be made: {error}");
+        let failed =
+            |error: std::io::Error| format!("a socket for the agent cannot be made: {error}");
         // Readable by this user alone.
         let folder = tempfile::Builder::new().prefix("hone-").tempdir();
         let folder = folder.map_err(failed)?;
         let path = folder.path().join("model");
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let serving = tokio::spawn(socket::serve(listener, router, episode));
-        Ok(OpenGate::new(path, Closing { serving, _folder: folder }))
+        Ok(OpenGate::new(
+            path,
+            Closing {
+                serving,
+                _folder: folder,
+            },
+        ))
     }
 }
 

@@ -3,18 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hone_domain::{
-    MemoryMode, Origin, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError, SessionId,
-};
-
-use crate::Request;
+use hone_domain::{PolicyChoice, PolicyVersion, Scope, ServeError, SessionId};
 
 /// Odd, and far from regular: seeds of an episode's steps are multiples of it apart.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What an agent asks with that plays an episode.
-#[derive(Debug)]
-pub struct EpisodeAccess {
+/// What holds of all asks of an episode.
+#[derive(Clone, Debug)]
+pub struct EpisodeTerms {
     /// Who ordered the episode.
     pub owner: String,
     /// Whose policy answers and learns.
@@ -33,6 +29,13 @@ pub struct EpisodeAccess {
     pub seed: u64,
     /// What its turns are marked with.
     pub metadata: BTreeMap<String, String>,
+}
+
+/// What an agent asks with that plays an episode.
+#[derive(Debug)]
+pub struct EpisodeAccess {
+    /// What holds of its asks.
+    pub terms: EpisodeTerms,
     seen: Mutex<EpisodeSeen>,
 }
 
@@ -58,36 +61,11 @@ pub struct EpisodeSeen {
 #[error("this episode has used its {0} steps")]
 pub struct StepsUsedUp(pub u32);
 
-/// What an episode's asks have, as whoever orders it says it.
-#[derive(Clone, Debug)]
-pub struct EpisodeTerms {
-    /// See [`EpisodeAccess`].
-    pub temperature: f32,
-    /// See [`EpisodeAccess`].
-    pub tokens_max: u32,
-    /// See [`EpisodeAccess`].
-    pub steps_max: u32,
-}
-
 impl EpisodeAccess {
-    /// For an episode of somebody's, by a version of a policy.
-    pub fn new(
-        (owner, scope): (String, Scope),
-        policy: PolicyChoice,
-        (session_key, seed): (String, u64),
-        terms: &EpisodeTerms,
-        metadata: BTreeMap<String, String>,
-    ) -> Self {
+    /// For an episode of which nothing was asked yet.
+    pub fn new(terms: EpisodeTerms) -> Self {
         Self {
-            owner,
-            scope,
-            policy,
-            session_key,
-            temperature: terms.temperature,
-            tokens_max: terms.tokens_max,
-            steps_max: terms.steps_max,
-            seed,
-            metadata,
+            terms,
             seen: Mutex::default(),
         }
     }
@@ -102,46 +80,20 @@ impl EpisodeAccess {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a request one of the episode's.
-    ///
-    /// # Errors
-    /// Where the episode has used its steps.
-    pub fn bind(&self, request: &mut Request) -> Result<(), StepsUsedUp> {
-        let step = {
-            let mut seen = self.lock();
-            if seen.steps >= self.steps_max {
-                seen.used_up = true;
-                return Err(StepsUsedUp(self.steps_max));
-            }
-            seen.steps += 1;
-            seen.steps - 1
-        };
-        request.owner.clone_from(&self.owner);
-        request.keeper = None;
-        request.scope = self.scope.clone();
-        request.source = None;
-        request.policy = self.policy.clone();
-        request.session_key = Some(self.session_key.clone());
-        request.origin = Origin::Rollout;
-        request.done = false;
-        // Some agents ask with `store: false` whatever they are told. It was ordered to be learned from.
-        request.store = true;
-        request.memory = Some(MemoryMode::Off);
-        // The same seed or no temperature would make all attempts at a task alike.
-        request.sampling = Sampling {
-            temperature: self.temperature,
-            seed: self
-                .seed
-                .wrapping_add(u64::from(step).wrapping_mul(SEED_STEP)),
-            top_logprobs: request.sampling.top_logprobs,
-            top_behavior: request.sampling.top_behavior,
-            ..Sampling::default()
-        };
-        let asked = request.max_tokens.unwrap_or(self.tokens_max);
-        request.max_tokens = Some(asked.min(self.tokens_max));
-        request.metadata.clone_from(&self.metadata);
-        request.metadata.insert("step".to_owned(), step.to_string());
-        Ok(())
+    /// Lets one more ask through: its number.
+    pub(crate) fn step(&self) -> Result<u32, StepsUsedUp> {
+        let mut seen = self.lock();
+        if seen.steps >= self.terms.steps_max {
+            seen.used_up = true;
+            return Err(StepsUsedUp(self.terms.steps_max));
+        }
+        seen.steps += 1;
+        Ok(seen.steps - 1)
+    }
+
+    pub(crate) fn seed_of(&self, step: u32) -> u64 {
+        let by = u64::from(step).wrapping_mul(SEED_STEP);
+        self.terms.seed.wrapping_add(by)
     }
 
     pub(crate) fn opened(&self, session: SessionId) {

@@ -24,6 +24,7 @@ mod outside;
 pub mod paired;
 mod prepare;
 mod render;
+mod request;
 mod score;
 mod shape;
 mod shown;
@@ -66,8 +67,9 @@ pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage}
 pub use learning_config::{LearningConfig, Metric};
 pub use memory::MemoryParts;
 pub use outside::{Outside, Unusable};
-pub use prepare::{Opened, PromptSource, Request, chars_of};
+pub use prepare::Opened;
 pub use render::template_message;
+pub use request::{PromptSource, Request, chars_of};
 pub use shape::{Calls, Loose, Pattern, Shape};
 pub use takes::Takes;
 

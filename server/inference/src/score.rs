@@ -8,7 +8,8 @@ use hone_domain::{
 };
 use tokio::time::timeout;
 
-use super::prepare::{Prepared, PromptSource, Request};
+use super::prepare::Prepared;
+use super::request::{PromptSource, Request};
 use super::{InferenceService, OpenError};
 
 /// Most log-probs of a prompt: every token has its own and its alternatives'.

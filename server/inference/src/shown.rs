@@ -5,7 +5,7 @@ use hone_runtime::Notification;
 
 use super::InferenceService;
 use super::memory::{Shown, blocks, chosen};
-use super::prepare::{PromptSource, Request};
+use super::request::{PromptSource, Request};
 
 impl InferenceService {
     /// What a bound request is shown.

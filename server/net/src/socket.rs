@@ -84,7 +84,10 @@ mod tests {
         let mut read = vec![0; 1024];
         let n = client.read(&mut read).await.unwrap();
         let text = String::from_utf8_lossy(&read[..n]).into_owned();
-        assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("episode 7"), "{text}");
+        assert!(
+            text.starts_with("HTTP/1.1 200") && text.ends_with("episode 7"),
+            "{text}"
+        );
         serving.abort();
         assert!(serving.await.unwrap_err().is_cancelled());
         // The connection was open and is closed.

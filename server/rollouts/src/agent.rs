@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
 use crate::ask::{Asking, Unanswered, no_model};
-use crate::{OpenGate, Players};
 use crate::words::{Act, OBSERVATION_BYTES, act, answer, opening, question, tools};
 use crate::work::{Verified, broken};
+use crate::{OpenGate, Players};
 
 /// What an agent did.
-#[derive(Default)]
 pub(crate) struct Work {
+    /// What it asks with.
+    pub(crate) access: Arc<EpisodeAccess>,
     seen: EpisodeSeen,
     /// Time that its commands took.
     pub(crate) tool_ms: u64,
@@ -29,6 +30,17 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    fn new(access: Arc<EpisodeAccess>) -> Self {
+        Self {
+            access,
+            seen: EpisodeSeen::default(),
+            tool_ms: 0,
+            output: None,
+            agent_ms: 0,
+            jail_ms: 0,
+        }
+    }
+
     fn version(&self) -> Option<u64> {
         self.seen.version.map(|version| version.0)
     }
@@ -70,12 +82,12 @@ impl Players {
             Err(error) => return broken(&error),
         };
         let opened_ms = millis(begun);
-        let mut work = Work::default();
+        let mut work = Work::new(access);
         let deadline = begun + Duration::from_secs(episode.task.agent_seconds);
-        let agent = self.agent((episode, &access), &*jail, &mut work);
+        let agent = self.agent(episode, &*jail, &mut work);
         let ended = timeout_at(deadline.into(), agent).await;
         drop(gate);
-        work.seen = access.seen();
+        work.seen = work.access.seen();
         let agent_ms = millis(begun) - opened_ms;
         (work.agent_ms, work.jail_ms) = (agent_ms, opened_ms);
         let reason = match ended {
@@ -99,7 +111,7 @@ impl Players {
                 };
             }
         };
-        self.tested(episode, jail, (reason, work)).await
+        self.tested(episode, jail, reason, work).await
     }
 
     /// What the tests say of what an agent left behind.
@@ -107,7 +119,8 @@ impl Players {
         &self,
         episode: &Episode,
         jail: Box<dyn Jail>,
-        (reason, work): (JobReason, Work),
+        reason: JobReason,
+        work: Work,
     ) -> Played {
         let snapshot = left(&*jail).await;
         jail.close().await;
@@ -148,26 +161,27 @@ impl Players {
 
     async fn agent(
         &self,
-        (episode, access): (&Episode, &Arc<EpisodeAccess>),
+        episode: &Episode,
         jail: &dyn Jail,
         work: &mut Work,
     ) -> Result<JobReason, Played> {
         match episode.how.agent {
-            AgentKind::Bash => self.shell((episode, access), jail, work).await,
-            AgentKind::Answer => self.answer((episode, access), jail).await,
-            AgentKind::Command => self.command((episode, access), jail, work).await,
+            AgentKind::Bash => self.shell(episode, jail, work).await,
+            AgentKind::Answer => self.answer(episode, jail, work).await,
+            AgentKind::Command => self.command(episode, jail, work).await,
         }
     }
 
     /// The model with a shell.
     async fn shell(
         &self,
-        (episode, access): (&Episode, &Arc<EpisodeAccess>),
+        episode: &Episode,
         jail: &dyn Jail,
         work: &mut Work,
     ) -> Result<JobReason, Played> {
         let can_call = self.inference.language.manner().calls.is_some();
-        let asking = Asking::new(self, access, can_call.then(tools))?;
+        let access = work.access.clone();
+        let asking = Asking::new(self, &access, can_call.then(tools))?;
         let mut messages = opening(&episode.task.instruction, can_call);
         for step in 0..episode.how.steps_max {
             let answered = match asking.ask(messages.clone()).await {
@@ -216,10 +230,11 @@ impl Players {
     /// The model's one answer, as the file that is asked for.
     async fn answer(
         &self,
-        (episode, access): (&Episode, &Arc<EpisodeAccess>),
+        episode: &Episode,
         jail: &dyn Jail,
+        work: &Work,
     ) -> Result<JobReason, Played> {
-        let asking = Asking::new(self, access, None)?;
+        let asking = Asking::new(self, &work.access, None)?;
         let file = episode.task.answer_file.as_deref();
         let messages = question(&episode.task.instruction, file);
         let answered = asking.ask(messages).await.map_err(unanswered)?;

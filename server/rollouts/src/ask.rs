@@ -88,11 +88,11 @@ impl<'a> Asking<'a> {
         let id = self.players.inference.ids.next();
         Request {
             id: RequestId(id),
-            owner: self.episode.owner.clone(),
+            owner: self.episode.terms.owner.clone(),
             keeper: None,
-            scope: self.episode.scope.clone(),
+            scope: self.episode.terms.scope.clone(),
             source: None,
-            policy: self.episode.policy.clone(),
+            policy: self.episode.terms.policy.clone(),
             session_key: None,
             origin: Origin::Rollout,
             kind: Some(TurnKind::Main),
@@ -120,7 +120,7 @@ impl<'a> Asking<'a> {
             metadata: BTreeMap::new(),
             parent: None,
             checks: Vec::new(),
-            episode: Some(self.episode.clone()),
+            episode: None,
         }
     }
 
@@ -128,7 +128,7 @@ impl<'a> Asking<'a> {
     pub(crate) async fn ask(&self, messages: Vec<Message>) -> Result<Answered, Unanswered> {
         let inference = &self.players.inference;
         let mut request = self.request(messages);
-        let bound = self.episode.bind(&mut request);
+        let bound = request.bind(self.episode);
         bound.map_err(|used_up| Unanswered::Broken(used_up.to_string()))?;
         let opened = inference.open(request).await;
         let mut opened = opened.map_err(|error| Unanswered::of(&error))?;
@@ -170,25 +170,21 @@ impl Players {
     pub(crate) async fn access(&self, episode: &Episode) -> Result<Arc<EpisodeAccess>, Played> {
         let policy = self.policy(episode).await.map_err(no_model)?;
         let (high, low) = self.inference.ids.next().as_u64_pair();
-        let terms = EpisodeTerms {
-            temperature: episode.how.temperature,
-            tokens_max: episode.how.tokens_max,
-            steps_max: episode.how.steps_max,
-        };
         let metadata = [
             ("episode_id", episode.job.id.prefixed()),
             ("rollout_id", episode.rollout.prefixed()),
         ];
-        Ok(Arc::new(EpisodeAccess::new(
-            (episode.owner.clone(), episode.scope.clone()),
+        Ok(Arc::new(EpisodeAccess::new(EpisodeTerms {
+            owner: episode.owner.clone(),
+            scope: episode.scope.clone(),
             policy,
-            (
-                format!("episode-{}-{}", episode.job.id, episode.job.fence),
-                high.rotate_left(32) ^ low,
-            ),
-            &terms,
-            metadata.map(|(name, id)| (name.to_owned(), id)).into(),
-        )))
+            session_key: format!("episode-{}-{}", episode.job.id, episode.job.fence),
+            temperature: episode.how.temperature,
+            tokens_max: episode.how.tokens_max,
+            steps_max: episode.how.steps_max,
+            seed: high.rotate_left(32) ^ low,
+            metadata: metadata.map(|(name, id)| (name.to_owned(), id)).into(),
+        })))
     }
 
     /// Which version answers.

@@ -1,10 +1,8 @@
 //! An agent that is a program: it runs in the jail and asks the model by HTTP, like everywhere else.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hone_domain::JobReason;
-use hone_inference::EpisodeAccess;
 use hone_rollout::{Episode, Played};
 use hone_tools::{Command, Jail, KilledBy, Outcome};
 
@@ -26,7 +24,7 @@ impl Players {
     /// Runs the command that is the agent, until it ends.
     pub(crate) async fn command(
         &self,
-        (episode, access): (&Episode, &Arc<EpisodeAccess>),
+        episode: &Episode,
         jail: &dyn Jail,
         work: &mut Work,
     ) -> Result<JobReason, Played> {
@@ -42,7 +40,7 @@ impl Players {
                 what: tail(&result),
             });
         }
-        let seen = access.seen();
+        let seen = work.access.seen();
         Ok(match (seen.failed, seen.session) {
             (Some(why), _) => return Err(no_model(why)),
             _ if result.killed_by == Some(KilledBy::Timeout) => JobReason::Time,
@@ -54,7 +52,7 @@ impl Players {
     }
 }
 
-/// A command with what programs read to find the model, and the task on its standard input.
+/// A command with what programs read to find the task and the model.
 fn command(line: &str, instruction: &str, model: &str) -> Command {
     let line = format!("mkdir -p {HOME} && {{ {line}\n}}");
     let mut command = Command::argv(["bash", "-c", &line]).cwd("/app");
@@ -73,7 +71,6 @@ fn command(line: &str, instruction: &str, model: &str) -> Command {
         ("ANTHROPIC_API_KEY", KEY),
         ("ANTHROPIC_MODEL", model),
     ];
-    let command = command.stdin(instruction);
     variables
         .into_iter()
         .fold(command, |command, (name, value)| command.env(name, value))

@@ -1,6 +1,6 @@
 //! Settings of jails, and the executor that they name.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hone_tools::{Bubblewrap, Executor, GuestProgram, JailSpec, Mount};
@@ -63,16 +63,16 @@ impl ToolsConfig {
             processes: self.processes,
             disk_bytes: self.disk_bytes,
             file_bytes: self.disk_bytes,
-            read_only: self.mounts.iter().map(mount).collect(),
+            read_only: self.mounts.iter().map(|folder| mount(folder)).collect(),
             ..JailSpec::default()
         }
     }
 }
 
-fn mount(folder: &PathBuf) -> Mount {
+fn mount(folder: &Path) -> Mount {
     Mount {
-        host: folder.clone(),
-        jail: folder.clone(),
+        host: folder.to_owned(),
+        jail: folder.to_owned(),
     }
 }
 

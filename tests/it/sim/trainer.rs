@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use hone_blobs::FsBlobs;
-use hone_domain::{BlobError, BlobKey, Blobs, Digest, Scope, TransitionId};
+use hone_domain::{BlobError, BlobKey, Blobs, BlobsSize, Digest, Scope, TransitionId};
 use hone_train::{
     CandidateFiles, EvaluationJob, Evaluator, Measured, Parity, ProbeSummary, TrainError, TrainJob,
     Trained, Trainer, WishAnswers, WishTurns,
@@ -196,5 +196,17 @@ impl Blobs for SimBlobs {
 
     fn set_aside(&self, key: &BlobKey) -> Result<(), BlobError> {
         self.inner.set_aside(key)
+    }
+
+    fn has(&self, key: &BlobKey) -> Result<bool, BlobError> {
+        self.inner.has(key)
+    }
+
+    fn files(&self, key: &BlobKey) -> Result<Vec<String>, BlobError> {
+        self.inner.files(key)
+    }
+
+    fn sizes(&self) -> Result<Vec<BlobsSize>, BlobError> {
+        self.inner.sizes()
     }
 }

@@ -348,6 +348,12 @@ impl SessionIndex {
         }
     }
 
+    /// Whether a turn of a session was recorded.
+    pub fn has_turn(&self, session: SessionId, turn: TurnId) -> bool {
+        let session = self.sessions.get(&session);
+        session.is_some_and(|session| session.turns.iter().any(|known| known.turn == turn))
+    }
+
     /// The session a client's key stands for. Users of one owner may choose the same key.
     pub fn session_of_key(&self, scope: &Scope, key: &str) -> Option<SessionId> {
         let key = (scope.clone(), key.to_owned());

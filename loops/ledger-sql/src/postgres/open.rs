@@ -13,6 +13,7 @@ use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
+use super::bell::Bell;
 use super::clock;
 use super::fault::explain_opening;
 use super::moving::{self, Marking};
@@ -192,6 +193,7 @@ async fn open_at(
         ahead_ms: AtomicI64::new(ahead_ms),
         older_forgets,
         roles: held,
+        bell: Bell::default(),
         whole_ms: AtomicI64::new(0),
         owner: Mutex::default(),
         planning: tokio::sync::Mutex::default(),

@@ -34,6 +34,10 @@ static FILES: &[(&str, &str)] = &[
         "0030_jobs",
         include_str!("../../../../migrations/postgres/0030_jobs.sql"),
     ),
+    (
+        "0032_changes",
+        include_str!("../../../../migrations/postgres/0032_changes.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -9,6 +9,7 @@ use hone_ledger::{ForgetReport, ForgetWish, LedgerError, LedgerSize};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
+use super::bell::Bell;
 use super::clock;
 use super::roles::Roles;
 use super::writing::Writing;
@@ -31,6 +32,8 @@ pub struct PostgresStore {
     /// Wishes to be forgotten up to this number are older than this process.
     pub(super) older_forgets: i64,
     pub(super) roles: Roles,
+    /// Tells when another process changed something.
+    pub(super) bell: Bell,
     /// When the schema was last found whole, in milliseconds of this machine's clock.
     pub(super) whole_ms: AtomicI64,
     /// Ownership of the data folder, until the ledger is closed or dropped.
@@ -92,6 +95,11 @@ impl Held for Transaction<'static, Postgres> {
 impl Store for PostgresStore {
     type Writing = Writing;
     type Moment = Transaction<'static, Postgres>;
+    const SHARED: bool = true;
+
+    async fn rung(&self) {
+        self.bell.rung(&self.options, &self.schema).await;
+    }
 
     async fn begin(&self) -> Result<Writing, LedgerError> {
         // One that the server ended while nobody used it is replaced.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use hone_ledger::{Answers, Ledger, Memories, People, Personal, Reading as _, TurnFilter, suite};
+use hone_ledger::{
+    Answers, Changes as _, Ledger, Memories, People, Personal, Reading as _, TurnFilter, suite,
+};
 use sqlx::{Connection as _, PgConnection};
 
 use super::server::Server;
@@ -62,6 +64,35 @@ async fn postgresql_passes_the_suite_of_memories() {
 #[tokio::test]
 async fn postgresql_passes_the_suite_of_jobs() {
     suite::jobs(async || open().await).await;
+}
+
+#[tokio::test]
+async fn postgresql_passes_the_suite_of_changes() {
+    suite::changes(async || open().await).await;
+}
+
+/// Another process hears of a change when it is made, and of nothing where nothing is.
+#[tokio::test]
+async fn another_process_is_told_of_a_change() {
+    let config = fresh();
+    let one = Arc::new(PostgresLedger::open(&config).await.unwrap());
+    let other = PostgresLedger::open_beside(&config).await.unwrap();
+    let wait = |patience_ms| {
+        tokio::time::timeout(std::time::Duration::from_millis(patience_ms), other.rung())
+    };
+    // The first call begins to listen and says so.
+    wait(30_000).await.unwrap();
+    assert!(wait(300).await.is_err(), "nothing changed");
+    let world = suite::World::new(one.clone());
+    let publishing = async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        world.publish_next(0).await
+    };
+    let (heard, published) = tokio::join!(wait(30_000), publishing);
+    heard.unwrap();
+    let changes = other.changes_after(0, 10).await.unwrap();
+    assert_eq!(changes[0].scope, published.scope);
+    assert_eq!(other.newest_change().await.unwrap(), changes[0].number);
 }
 
 #[tokio::test]

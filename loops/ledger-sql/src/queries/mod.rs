@@ -37,6 +37,7 @@ macro_rules! look {
 mod answers;
 pub(crate) mod audit;
 mod chains;
+mod changes;
 mod collect;
 mod consent;
 pub(crate) mod early;
@@ -139,6 +140,11 @@ pub trait Store: Send + Sync + 'static {
     type Writing: Held;
     /// A view of one moment.
     type Moment: Held;
+    /// Whether several processes may have it at once.
+    const SHARED: bool;
+
+    /// As [`hone_ledger::Changes::rung`].
+    fn rung(&self) -> impl Future<Output = ()> + Send;
 
     /// Begins a writing transaction.
     fn begin(&self) -> impl Future<Output = Result<Self::Writing, LedgerError>> + Send;

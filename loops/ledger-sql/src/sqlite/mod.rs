@@ -152,6 +152,12 @@ impl Held for Transaction<'static, Sqlite> {
 impl Store for SqliteStore {
     type Writing = Writing;
     type Moment = Transaction<'static, Sqlite>;
+    const SHARED: bool = false;
+
+    async fn rung(&self) {
+        // Nobody else writes here.
+        std::future::pending().await
+    }
 
     async fn begin(&self) -> Result<Writing, LedgerError> {
         let begun = self.writer.begin().await;

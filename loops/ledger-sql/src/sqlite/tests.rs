@@ -67,6 +67,12 @@ async fn sqlite_passes_the_suite_of_versions() {
 }
 
 #[tokio::test]
+async fn sqlite_passes_the_suite_of_changes() {
+    let folders = Folders::default();
+    suite::changes(async || folders.open().await).await;
+}
+
+#[tokio::test]
 async fn sqlite_passes_the_suite_of_storage() {
     let folders = Folders::default();
     suite::storage(async || folders.open().await).await;

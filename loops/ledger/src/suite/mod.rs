@@ -4,6 +4,7 @@
 //! was expected. [`random`] drives a ledger with seeded random calls from many workers' views.
 
 mod answers;
+mod changes;
 mod collect;
 mod concurrent;
 mod erasure;
@@ -27,7 +28,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Answers, Jobs, Ledger, Memories, Personal, Storage, Versions};
+use crate::{Answers, Changes, Jobs, Ledger, Memories, Personal, Storage, Versions};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -130,6 +131,20 @@ pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() ->
         success_is_told_by_task_and_version,
         an_erasure_takes_what_came_out,
     }
+}
+
+/// Runs every case of [`Changes`]; `make` returns an empty ledger each time.
+pub async fn changes<L: Ledger + Personal + Memories + Changes + 'static>(
+    make: impl AsyncFn() -> Arc<L>,
+) {
+    let ledger = make().await;
+    let world = World::new(ledger.clone());
+    Box::pin(changes::what_is_remembered_elsewhere_is_told(
+        &*ledger, &world,
+    ))
+    .await;
+    world.assert_lawful("changes").await;
+    ledger.close().await;
 }
 
 /// Runs every case of [`Storage`]; `make` returns an empty ledger each time.

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hone_checkpoint::{AdapterDtype, Family, LoraConfig, ModelConfig, StoredDtype, Target};
 use hone_domain::{
-    Ask, AskContext, BlobError, BlobKey, Blobs, Collect, Delta, Digest, End, OnTrial, Origin,
-    Policies, Policy, PolicyChoice, PolicyVersion, Predicted, RequestId, Sampling, Scope,
+    Ask, AskContext, BlobError, BlobKey, Blobs, BlobsSize, Collect, Delta, Digest, End, OnTrial,
+    Origin, Policies, Policy, PolicyChoice, PolicyVersion, Predicted, RequestId, Sampling, Scope,
     ServeError, SessionId, StopReason, StopRules, Token, Turn, TurnId, TurnKind,
 };
 use hone_kernels::Executor;
@@ -135,6 +135,20 @@ impl Blobs for MemoryBlobs {
             blobs.insert(key.aside(), files);
         }
         Ok(())
+    }
+
+    fn has(&self, key: &BlobKey) -> Result<bool, BlobError> {
+        Ok(self.0.lock().unwrap().contains_key(key))
+    }
+
+    fn files(&self, key: &BlobKey) -> Result<Vec<String>, BlobError> {
+        let blobs = self.0.lock().unwrap();
+        let files = blobs.get(key).into_iter().flat_map(HashMap::keys);
+        Ok(files.cloned().collect())
+    }
+
+    fn sizes(&self) -> Result<Vec<BlobsSize>, BlobError> {
+        Ok(Vec::new())
     }
 }
 

@@ -14,6 +14,8 @@ const PORT: u16 = 8088;
 const CONNECTIONS_MAX: usize = 64;
 /// Bytes on their way in one direction of one connection.
 const BUFFER_BYTES: usize = 64 << 10;
+/// Buffers that one connection may fill before others have their turn.
+const ROUNDS_MAX: usize = 16;
 
 /// Bytes on their way from one side to the other.
 #[derive(Default)]
@@ -22,12 +24,14 @@ struct Way {
     at: usize,
     read_ended: bool,
     write_ended: bool,
+    /// The receiver takes no more. What comes is dropped, so that what the receiver says can still be read.
+    refused: bool,
 }
 
 impl Way {
-    /// Moves what can be moved. False when the connection is broken.
-    fn pump(&mut self, from: &mut impl Read, to: &mut impl Write, end: impl Fn()) -> bool {
-        loop {
+    /// Moves what can be moved, and leaves the rest of much to the next time.
+    fn pump(&mut self, from: &mut impl Read, to: &mut impl Write, end: impl Fn()) {
+        for _ in 0..ROUNDS_MAX {
             if self.at == self.bytes.len() && !self.read_ended {
                 self.bytes.resize(BUFFER_BYTES, 0);
                 self.at = 0;
@@ -36,19 +40,27 @@ impl Way {
                 match read {
                     Ok(0) => self.read_ended = true,
                     Ok(_) => {}
-                    Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                    Err(_) => self.read_ended = true,
                 }
             }
+            if self.refused {
+                self.at = self.bytes.len();
+            }
             if self.at == self.bytes.len() {
+                if !self.read_ended {
+                    continue;
+                }
                 if !self.write_ended {
                     self.write_ended = true;
                     end();
                 }
-                return true;
+                return;
             }
             match to.write(&self.bytes[self.at..]) {
                 Ok(n) => self.at += n,
-                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.refused = true,
             }
         }
     }
@@ -66,15 +78,18 @@ struct Connection {
 }
 
 impl Connection {
+    /// Moves what can be moved. False once nothing can come any more.
     fn pump(&mut self) -> bool {
         let (near, far) = (&self.near, &self.far);
-        let out = self.out.pump(&mut &*near, &mut &*far, || {
+        self.out.pump(&mut &*near, &mut &*far, || {
             let _ = far.shutdown(Shutdown::Write);
         });
-        let back = self.back.pump(&mut &*far, &mut &*near, || {
+        self.back.pump(&mut &*far, &mut &*near, || {
             let _ = near.shutdown(Shutdown::Write);
         });
-        out && back && !(self.out.write_ended && self.back.write_ended)
+        let ended =
+            |way: &Way, other: &Way| way.write_ended && (other.write_ended || other.refused);
+        !ended(&self.out, &self.back) && !ended(&self.back, &self.out)
     }
 }
 

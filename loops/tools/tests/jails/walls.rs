@@ -115,6 +115,36 @@ fn model(at: &std::path::Path) -> std::path::PathBuf {
     path
 }
 
+/// Whoever refuses a request before its end says so, and is heard.
+#[tokio::test]
+async fn a_refusal_is_heard_that_comes_before_the_end_of_a_request() {
+    let at = tempfile::tempdir().unwrap();
+    let path = at.path().join("model.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for connection in listener.incoming().take(8) {
+            let mut connection = connection.unwrap();
+            let mut few = [0; 10];
+            connection.read_exact(&mut few).unwrap();
+            connection.write_all(b"refused\n").unwrap();
+        }
+    });
+    let spec = JailSpec {
+        model_socket: Some(path),
+        ..small()
+    };
+    let jail = bubblewrap().open(&spec).await.unwrap();
+    let asks = "for size in [100, 10_000, 1_000_000, 20_000_000] * 2:\n\
+                \u{20} c = socket.create_connection(('127.0.0.1', 8088), 10)\n\
+                \u{20} c.sendall(b'x' * size)\n\
+                \u{20} print(b''.join(iter(lambda: c.recv(100), b'')).decode(), end='', flush=True)\n\
+                \u{20} c.close()";
+    let result = jail.exec(python(asks)).await;
+    let said = (result.stdout.text(), result.stderr.text());
+    assert_eq!(said, ("refused\n".repeat(8), String::new()));
+    jail.close().await;
+}
+
 #[tokio::test]
 async fn the_model_is_reached_and_nothing_else() {
     let at = tempfile::tempdir().unwrap();

@@ -92,7 +92,7 @@ pub(super) async fn choose(
 ) -> Result<PolicyChoice, ApiError> {
     if let Some(episode) = &context.episode {
         // An agent asks for the model that it knows; there is one.
-        return Ok(episode.policy.clone());
+        return Ok(episode.terms.policy.clone());
     }
     let named = named(http, model)?;
     let scope = || http.rules.scope(&context.caller.owner, user).0;
@@ -333,10 +333,10 @@ impl Talk {
             metadata: wish.metadata,
             parent: context.parent,
             checks: wish.checks,
-            episode: context.episode.clone(),
+            episode: None,
         };
         if let Some(episode) = &context.episode {
-            episode.bind(&mut plan)?;
+            plan.bind(episode)?;
         }
         Ok(plan)
     }

@@ -201,7 +201,8 @@ pub(super) fn memory_loop(
 /// here, there is none; the error says why.
 pub(super) fn rollout(
     resources: &Resources,
-    (http, gate): (&Http, Arc<dyn hone_rollouts::Gate>),
+    http: &Http,
+    gate: Arc<dyn hone_rollouts::Gate>,
     loops: &mut JoinSet<()>,
 ) -> Result<Outbox<Notification>, String> {
     if !resources.config.runs(Loop::Rollout) {
@@ -340,8 +341,11 @@ pub(super) fn importer(resources: &Resources, served: &Served) -> Importer {
 
 /// What measures the ledger and the blobs.
 pub(super) fn storage(resources: &Resources) -> Result<StorageGauge, String> {
-    let blobs = resources.config.store.folder()?.join("blobs");
-    let measure = move || hone_blobs::sizes(&blobs);
+    let blobs = resources.blobs.clone();
+    let measure = move || {
+        let sizes = blobs.sizes();
+        sizes.map_err(|error| std::io::Error::other(error.to_string()))
+    };
     Ok(StorageGauge::new(
         resources.storage.clone(),
         Arc::new(measure),

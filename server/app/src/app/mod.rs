@@ -1,5 +1,6 @@
 //! The wiring: which loop holds which end of which link.
 
+mod follow;
 mod loops;
 mod people;
 mod reload;
@@ -137,11 +138,10 @@ impl App {
             &resources, inference, collect, eraser, importer, computed, addr,
         )?;
         let sockets = Arc::<Sockets>::default();
-        http.rollouts = loops::rollout(&resources, (&http, sockets.clone()), &mut tasks);
+        http.rollouts = loops::rollout(&resources, &http, sockets.clone(), &mut tasks);
         let http = Arc::new(http);
-        let router = router(http.clone());
-        sockets.serve(router.clone());
-        people::watch(&resources, &mut tasks);
+        let router = sockets.serve(router(http.clone()));
+        follow::follow(&resources, &mut tasks);
         let first_link = people::first_link(&resources, addr).await?;
         loops::measures(&resources, &http, &mut tasks);
         loops::remember(&resources).await;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex, Spool};
 use hone_domain::{BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
 use hone_ledger::{
-    Answers, Jobs, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage, Versions,
+    Answers, Changes, Jobs, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage,
+    Versions,
 };
 use hone_ledger_sql::StoredLedger;
 use hone_memory::SharedMemories;
@@ -50,6 +50,12 @@ pub(super) struct Resources {
     pub(super) rate_limiter: Arc<RateLimiter>,
     pub(super) versions: Arc<dyn Versions>,
     pub(super) blobs: Arc<dyn Blobs>,
+    /// The same ledger, as what other processes change.
+    pub(super) changes: Arc<dyn Changes>,
+    /// The newest change that is in what was read at the start.
+    pub(super) changes_seen: u64,
+    /// The newest turn at the start.
+    pub(super) turns_seen: i64,
     pub(super) policies: Latest<Policies>,
     /// The training job under way.
     pub(super) under_way: Latest<Option<hone_train::UnderWay>>,
@@ -115,11 +121,18 @@ async fn settle_late(
 
 /// Refuses a data folder that has none of the adapters that the ledger keeps: the ledger lies elsewhere, and they would all
 /// be taken for damaged.
-async fn check_adapters_are_here(ledger: &dyn StoredLedger, folder: &Path) -> Result<(), String> {
+async fn check_adapters_are_here(
+    ledger: &dyn StoredLedger,
+    blobs: &Arc<dyn Blobs>,
+    folder: &Path,
+    is_new: bool,
+) -> Result<(), String> {
     let kept = ledger.kept_blobs().await.map_err(|e| e.to_string())?;
-    let is_here = |key: &BlobKey| folder.join("blobs").join(key.as_str()).exists();
-    if kept.is_empty() || kept.iter().any(|(key, _)| is_here(key)) || folder.join("blobs").exists()
-    {
+    let (keys, seen) = (kept.clone(), blobs.clone());
+    let is_here = move |key: &BlobKey| seen.has(key).unwrap_or(true);
+    let any = move || keys.iter().any(|(key, _)| is_here(key));
+    let any = tokio::task::spawn_blocking(any).await.unwrap_or(true);
+    if kept.is_empty() || any || !is_new {
         return Ok(());
     }
     Err(format!(
@@ -144,13 +157,20 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let folder = config.store.folder()?;
     let place = config.store.place(&folder, &config.loops);
     let ledger = place.open().await.map_err(|e| e.to_string())?;
-    check_adapters_are_here(&*ledger, &folder).await?;
+    let (store, place) = (config.store.clone(), folder.clone());
+    let is_new = !folder.join("blobs").exists();
+    let blobs = tokio::task::spawn_blocking(move || store.blobs(&place)).await;
+    let blobs = blobs
+        .map_err(|e| e.to_string())?
+        .map_err(|e| e.to_string())?;
+    check_adapters_are_here(&*ledger, &blobs, &folder, is_new).await?;
+    let changes_seen = ledger.newest_change().await.map_err(|e| e.to_string())?;
+    let turns_seen = ledger.newest_turn().await.map_err(|e| e.to_string())?;
     let late = LateTurns::open(&folder)
         .map_err(|error| format!("{} cannot be written: {error}", folder.display()))?;
     let spool = open_spool(&config.store.spool(&folder), config.store.spool_bytes_max)?;
     let (carry, collects) = (Carry::default(), config.runs(Loop::Collect));
     settle_late(&late, &spool, &*ledger, collects, &carry).await?;
-    let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
     let heads = ledger.heads().await.map_err(|e| e.to_string())?;
     let trials = ledger.trials().await.map_err(|e| e.to_string())?;
     let heads = Policies::from_heads(heads);
@@ -188,9 +208,12 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         jobs: ledger.clone(),
         jails: Arc::new(Jails::new(config.tools.clone())),
         remembered: Arc::new(remembered.map_err(|e| e.to_string())?),
-        personal: ledger,
+        personal: ledger.clone(),
+        changes: ledger,
         rules: Arc::new(rules),
-        blobs: Arc::new(blobs.map_err(|e| e.to_string())?),
+        blobs,
+        changes_seen,
+        turns_seen,
         policies: Latest::new(policies),
         under_way: Latest::new(None),
         registry: StatusRegistry::new(),

@@ -1,8 +1,10 @@
 //! The sections that belong to the server itself. Defaults stand in `configs/default.toml`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use hone_domain::{Loop, Millis};
+use hone_blobs::{FsBlobs, ObjectBlobs};
+use hone_domain::{BlobError, Blobs, Loop, Millis};
 use hone_kernels::{ComputeType, WeightFormat};
 use hone_ledger::{Consumer, EndedBefore, Retention};
 use hone_ledger_sql::{LedgerPlace, PostgresConfig, SqliteConfig};
@@ -141,6 +143,10 @@ pub struct StoreConfig {
     pub data_dir: String,
     /// Address of a PostgreSQL database that has the ledger; empty keeps it in a file of the folder.
     pub url: String,
+    /// Object store that has the adapters, `s3://BUCKET/PREFIX` or `file:///FOLDER`; empty keeps them in the folder.
+    pub objects: String,
+    /// Most bytes of the local copies of what an object store has.
+    pub objects_cache_bytes_max: u64,
     /// Connections that only read.
     pub readers: u32,
     /// How long to wait for another process that holds the database's lock, in milliseconds.
@@ -196,6 +202,17 @@ impl StoreConfig {
         folder.join("spool")
     }
 
+    /// Opens what has the adapters: the object store of `store.objects`, else a folder of `folder`.
+    pub fn blobs(&self, folder: &Path) -> Result<Arc<dyn Blobs>, BlobError> {
+        let most = self.blob_file_bytes_max;
+        if self.objects.is_empty() {
+            return Ok(Arc::new(FsBlobs::open(&folder.join("blobs"), most)?));
+        }
+        let (cache, bytes) = (folder.join("objects"), self.objects_cache_bytes_max);
+        let objects = ObjectBlobs::open(&self.objects, &cache, bytes, most)?;
+        Ok(Arc::new(objects))
+    }
+
     /// How the ledger in `folder` is opened.
     pub fn sqlite(&self, folder: &Path) -> SqliteConfig {
         SqliteConfig {
@@ -229,6 +246,12 @@ impl StoreConfig {
         if self.readers == 0 || self.blob_file_bytes_max == 0 {
             return Err(
                 "store.readers and store.blob_file_bytes_max must be at least 1".to_owned(),
+            );
+        }
+        if !self.objects.is_empty() && self.url.is_empty() {
+            return Err(
+                "store.objects is for several processes on one database; set store.url as well"
+                    .to_owned(),
             );
         }
         if self.keep_interval_ms == 0 {

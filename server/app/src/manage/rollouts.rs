@@ -60,8 +60,8 @@ pub(crate) struct RunArgs {
     /// where --command is given.
     #[arg(long)]
     agent: Option<String>,
-    /// A program in the jail that asks the served model: the line for the shell that starts it. It finds the task on its
-    /// standard input and in $HONE_INSTRUCTION, and the model at $OPENAI_BASE_URL and $ANTHROPIC_BASE_URL.
+    /// A program in the jail that asks the served model: the line for the shell that starts it. It finds the task
+    /// in $HONE_INSTRUCTION, and the model at $OPENAI_BASE_URL and $ANTHROPIC_BASE_URL.
     #[arg(long)]
     command: Option<String>,
     /// Attempts at a task, compared with each other; 4, or 1 with --evaluate.

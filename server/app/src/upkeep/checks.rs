@@ -15,6 +15,7 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use serde::Serialize;
 
+use super::adapters::Adapters;
 use super::common::{check_adapter, now_ms};
 use crate::config::{Config, Engine};
 use hone_net::listen::check_private;
@@ -282,8 +283,12 @@ pub(super) async fn audit(ledger: &dyn StoredLedger) -> Outcome {
 }
 
 /// Whether what is or may be served is what was published.
-pub(super) async fn adapters(ledger: &dyn StoredLedger, folder: &Path) -> Outcome {
+pub(super) async fn adapters(ledger: &dyn StoredLedger, config: &Config, folder: &Path) -> Outcome {
     let restore = "restore a backup (`hone restore`)";
+    let stored = match Adapters::open(config, folder) {
+        Ok(stored) => stored,
+        Err(error) => return broken(error, "see docs/operations.md"),
+    };
     let kept = match ledger.kept_blobs().await {
         Ok(kept) => kept,
         Err(error) => return broken(error.to_string(), restore),
@@ -295,8 +300,10 @@ pub(super) async fn adapters(ledger: &dyn StoredLedger, folder: &Path) -> Outcom
     let faults: Vec<String> = kept
         .iter()
         .filter_map(|(key, digest)| {
-            let place = folder.join("blobs").join(key.as_str());
-            let why = check_adapter(&place, *digest).err()?;
+            let place = stored.folder_of(key);
+            let why = place
+                .and_then(|place| check_adapter(&place, *digest))
+                .err()?;
             Some(format!("{} ({why})", key.as_str()))
         })
         .collect();

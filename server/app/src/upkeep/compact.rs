@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
-use hone_blobs::FsBlobs;
 use hone_ledger::LedgerSize;
 use hone_ledger_sql::{LedgerPlace, PostgresLedger, SqliteLedger, StoredLedger, Thoroughness};
 use hone_runtime::SystemClock;
@@ -129,8 +128,10 @@ async fn sweep(
     ledger: &Arc<dyn StoredLedger>,
     folder: &Path,
 ) -> Result<usize, String> {
-    let blobs = FsBlobs::open(&folder.join("blobs"), config.store.blob_file_bytes_max);
-    let blobs = Arc::new(blobs.map_err(|error| error.to_string())?);
+    let (store, folder) = (config.store.clone(), folder.to_owned());
+    let blobs = tokio::task::spawn_blocking(move || store.blobs(&folder)).await;
+    let blobs = blobs.map_err(|error| error.to_string())?;
+    let blobs = blobs.map_err(|error| error.to_string())?;
     let clock = Arc::new(SystemClock::default());
     sweep_blobs(ledger.clone(), blobs, clock, config.train.clone()).await
 }

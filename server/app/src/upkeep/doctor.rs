@@ -139,7 +139,7 @@ pub(super) async fn examine(config: &Config, quick: bool) -> Vec<Finding> {
             note("ledger", checks::integrity(ledger, quick).await);
             note("laws", checks::laws(ledger, quick).await);
             note("audit log", checks::audit(ledger).await);
-            note("adapters", checks::adapters(ledger, &folder).await);
+            note("adapters", checks::adapters(ledger, config, &folder).await);
             note("clock", checks::clock(ledger).await);
             note("access", checks::access(config, ledger).await);
         }

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use hone_domain::{Digest, Fate, PolicyVersion, Scope};
+use hone_domain::{BlobKey, Digest, Fate, PolicyVersion, Scope};
 use hone_ledger::{Extent, FateState, TurnFilter, TurnView};
 use hone_ledger_sql::StoredLedger;
 use hone_nn::peft;
 use serde_json::{Value, json};
 
+use super::adapters::Adapters;
 use super::common::{check_adapter, entry, open, run};
 use super::export_trajectories::{Format, trajectories};
 use crate::cli::place::Place;
@@ -292,7 +293,9 @@ async fn adapter(
     ledger.close().await;
     noted?;
     let (blob, digest) = found?;
-    let from = config.store.folder()?.join("blobs").join(blob);
+    let stored = Adapters::open(config, &config.store.folder()?)?;
+    let key = BlobKey::new(blob).map_err(|error| error.to_string())?;
+    let from = stored.folder_of(&key)?;
     let unreadable = |error: &dyn std::fmt::Display| {
         format!(
             "{} cannot be read ({error}); restore a backup (`hone restore`)",

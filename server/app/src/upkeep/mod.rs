@@ -2,6 +2,7 @@
 //! `hone restore`, `hone export`, `hone ledger`. All of it works while the server runs, but for restoring, moving and
 //! compacting a file.
 
+mod adapters;
 mod backup;
 mod checks;
 mod common;

@@ -5,6 +5,7 @@ use hone_domain::BlobsSize;
 use hone_ledger::LedgerSize;
 use serde_json::json;
 
+use super::adapters::Adapters;
 use super::common::{open, run};
 use crate::cli::place::Place;
 use crate::table::{
@@ -51,9 +52,7 @@ pub(super) fn size(args: &SizeArgs) -> Result<(), String> {
         ledger.close().await;
         size
     })?;
-    let folder = config.store.folder()?.join("blobs");
-    let blobs = hone_blobs::sizes(&folder)
-        .map_err(|error| format!("{} cannot be read ({error})", folder.display()))?;
+    let blobs = Adapters::open(&config, &config.store.folder()?)?.sizes()?;
     match args.json {
         true => println!("{}", json!({"ledger": size, "blobs": blobs})),
         false => print!("{}{}", tables_of(&size), rest_of(&size, &blobs)),

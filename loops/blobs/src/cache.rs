@@ -1,0 +1,135 @@
+//! Local copies of what an object store has. They are checked whenever they are read, so a damaged one is fetched again.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use hone_domain::{BlobError, BlobKey};
+
+use crate::objects::{Manifest, digest};
+
+/// The name of a manifest's copy; no file of a blob has it.
+const MANIFEST: &str = ".manifest";
+
+/// A folder per blob, with copies of some of its files.
+pub(crate) struct Cache {
+    root: PathBuf,
+    bytes_max: u64,
+    next: AtomicU64,
+}
+
+impl Cache {
+    /// Opens the folder, which no other process uses.
+    pub(crate) fn open(root: &Path, bytes_max: u64) -> Result<Self, BlobError> {
+        fs::create_dir_all(root).map_err(|error| {
+            BlobError::Unusable(format!(
+                "the folder {} cannot be made ({error}); make it writable for this user",
+                root.display()
+            ))
+        })?;
+        Ok(Self {
+            root: root.to_owned(),
+            bytes_max,
+            next: AtomicU64::new(0),
+        })
+    }
+
+    fn folder(&self, key: &BlobKey) -> PathBuf {
+        // One level, so that a folder is a key.
+        self.root.join(key.as_str().replace('/', "~"))
+    }
+
+    /// A file, where there is a copy that is what the manifest says.
+    pub(crate) fn get(&self, key: &BlobKey, file: &str) -> Option<Vec<u8>> {
+        let folder = self.folder(key);
+        let manifest = fs::read(folder.join(MANIFEST)).ok()?;
+        let manifest: Manifest = serde_json::from_slice(&manifest).ok()?;
+        let path = folder.join(file);
+        let bytes = fs::read(&path).ok()?;
+        if manifest.digest_of(file) != Some(&*digest(&bytes)) {
+            tracing::warn!(path = %path.display(), "a cached file is damaged and is fetched again");
+            let _ = fs::remove_file(&path);
+            return None;
+        }
+        // What was read lately goes last.
+        if let Ok(used) = fs::File::open(&folder) {
+            let _ = used.set_modified(SystemTime::now());
+        }
+        Some(bytes)
+    }
+
+    /// Keeps a copy. Where that fails, it is fetched again.
+    pub(crate) fn keep(&self, key: &BlobKey, manifest: &Manifest, file: &str, bytes: &[u8]) {
+        let kept = self.write(key, manifest, file, bytes);
+        if let Err(error) = kept.and_then(|()| self.evict(key)) {
+            tracing::warn!(%error, folder = %self.root.display(), "an adapter could not be kept in the cache");
+        }
+    }
+
+    fn write(
+        &self,
+        key: &BlobKey,
+        manifest: &Manifest,
+        file: &str,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        let folder = self.folder(key);
+        fs::create_dir_all(&folder)?;
+        for (name, bytes) in [(file, bytes), (MANIFEST, &serde_json::to_vec(manifest)?)] {
+            // Renamed into place, so that nobody reads half of it.
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let unfinished = self.root.join(format!(".{number}"));
+            fs::write(&unfinished, bytes)?;
+            fs::rename(&unfinished, folder.join(name))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the copies of a blob.
+    pub(crate) fn forget(&self, key: &BlobKey) {
+        let folder = self.folder(key);
+        if let Err(error) = fs::remove_dir_all(&folder)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, folder = %folder.display(), "copies could not be removed");
+        }
+    }
+
+    /// Blobs of which there are copies.
+    pub(crate) fn keys(&self) -> Vec<BlobKey> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names
+            .filter_map(|name| BlobKey::new(name.replace('~', "/")).ok())
+            .collect()
+    }
+
+    /// Removes what was used longest ago, until the rest fits; never `but`.
+    fn evict(&self, but: &BlobKey) -> io::Result<()> {
+        let mut folders = Vec::new();
+        let mut all = 0;
+        for key in self.keys() {
+            let folder = self.folder(&key);
+            let used = fs::metadata(&folder)?.modified()?;
+            let mut bytes = 0;
+            for entry in fs::read_dir(&folder)? {
+                bytes += entry?.metadata()?.len();
+            }
+            all += bytes;
+            folders.push((used, key, bytes));
+        }
+        folders.sort_unstable_by_key(|(used, _, _)| *used);
+        for (_, key, bytes) in folders {
+            if all <= self.bytes_max {
+                break;
+            }
+            if key != *but {
+                self.forget(&key);
+                all -= bytes;
+            }
+        }
+        Ok(())
+    }
+}
