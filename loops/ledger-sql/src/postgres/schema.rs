@@ -34,6 +34,10 @@ static FILES: &[(&str, &str)] = &[
         "0030_jobs",
         include_str!("../../../../migrations/postgres/0030_jobs.sql"),
     ),
+    (
+        "0031_task_contents",
+        include_str!("../../../../migrations/postgres/0031_task_contents.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

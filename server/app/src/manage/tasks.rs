@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
-use hone_api_types::tasks::{FileContent, TaskRequest, TaskSetRequest};
+use hone_api_types::tasks::{FileContent, TaskFile, TaskRequest, TaskSetRequest};
 use hone_domain::TASK_BYTES_MAX;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -257,6 +257,7 @@ fn set_of(folder: &Path, name: Option<String>, held_out: f64) -> Result<TaskSetR
     let tasks = folders.iter().map(|path| task_of(path, named(path)));
     Ok(TaskSetRequest {
         name: name.unwrap_or_else(|| named(&folder)),
+        files: Vec::new(),
         tasks: tasks.collect::<Result<_, _>>()?,
         held_out_share: Some(held_out),
     })
@@ -343,8 +344,8 @@ impl Settings {
 }
 
 /// Refuses a task whose image is more than files: jails have this machine's programs.
-fn docker_free(name: &str, file: &FileContent) -> Result<(), String> {
-    let FileContent::Text(text) = file else {
+fn docker_free(name: &str, file: &TaskFile) -> Result<(), String> {
+    let TaskFile::Content(FileContent::Text(text)) = file else {
         return Err(format!("{name}: environment/Dockerfile is no text"));
     };
     let needs = text.lines().map(str::trim).find(|line| {
@@ -366,7 +367,7 @@ fn docker_free(name: &str, file: &FileContent) -> Result<(), String> {
 }
 
 /// The files below a folder, by path; none where there is no folder. Links are not followed.
-fn files(folder: &Path) -> Result<BTreeMap<String, FileContent>, String> {
+fn files(folder: &Path) -> Result<BTreeMap<String, TaskFile>, String> {
     let (mut found, mut left, mut bytes) = (BTreeMap::new(), vec![folder.to_path_buf()], 0);
     while let Some(path) = left.pop() {
         let unreadable =
@@ -383,7 +384,7 @@ fn files(folder: &Path) -> Result<BTreeMap<String, FileContent>, String> {
             left.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
         } else if meta.is_file() {
             bytes += meta.len();
-            if bytes > TASK_BYTES_MAX as u64 {
+            if bytes > TASK_BYTES_MAX {
                 return Err(format!(
                     "{} has more than {TASK_BYTES_MAX} bytes, which is the most of a task",
                     folder.display()
@@ -393,7 +394,7 @@ fn files(folder: &Path) -> Result<BTreeMap<String, FileContent>, String> {
             let content = fs::read(&path).map_err(unreadable)?;
             found.insert(
                 name.to_string_lossy().into_owned(),
-                FileContent::of(content),
+                FileContent::of(content).into(),
             );
         }
     }
