@@ -270,7 +270,8 @@ pub(crate) async fn remove(
     .await?;
     if open > 0 {
         return Err(conflict(
-            "tasks of this set are being tried; cancel the rollout first".to_owned(),
+            "tasks of this set are being checked or tried; wait for that, or cancel its rollouts"
+                .to_owned(),
         ));
     }
     for text in [

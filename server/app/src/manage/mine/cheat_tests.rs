@@ -65,16 +65,17 @@ async fn passes(jails: &Bubblewrap, tests: &Files, work: &Snapshot) -> (bool, St
     (result.exit == Some(0), said)
 }
 
-/// Tries ways to pass; the first one is the work.
-async fn check(language: Language, begin: &Files, test: (&str, &str), ways: &[(&str, &str)]) {
+/// Tries ways to pass; the first one is the work. The first test decides, other files are the repository's as well.
+async fn check(language: Language, begin: &Files, given: &[(&str, &str)], ways: &[(&str, &str)]) {
     let program = GuestProgram {
         path: guest(),
         arguments: vec!["guest".to_owned()],
     };
     let jails = Bubblewrap::new(program).unwrap();
     let runner = Runner::of(language, None).unwrap();
-    let mut tests = runner.files(&[test.0.to_owned()], None);
-    tests.insert(format!("tree/{}", test.0), test.1.as_bytes().to_vec());
+    let mut tests = runner.files(&[given[0].0.to_owned()], None);
+    let given = files(given).into_iter();
+    tests.extend(given.map(|(path, content)| (format!("tree/{path}"), content)));
     for (place, (name, command)) in ways.iter().enumerate() {
         let work = work(&jails, begin, command).await;
         let (passed, said) = passes(&jails, &tests, &work).await;
@@ -88,12 +89,14 @@ async fn cheats_in_python_do_not_pass() {
         ("m.py", "def two():\n    return 1\n"),
         ("tests/__init__.py", ""),
     ]);
-    let test = "import unittest\nfrom m import two\n\n\nclass T(unittest.TestCase):\n    def test_two(self):\n        \
-        self.assertEqual(two(), 2)\n\n    def test_type(self):\n        self.assertIs(type(two()), int)\n";
+    let test = "import importlib.metadata\nimport unittest\nfrom m import two\n\n\nclass T(unittest.TestCase):\n    def test_two(self):\n        \
+        self.assertEqual(two(), 2)\n\n    def test_type(self):\n        self.assertIs(type(two()), int)\n\n    @unittest.skip(\"never\")\n    def test_never(self):\n        \
+        self.fail()\n\n    def test_version(self):\n        self.assertEqual(importlib.metadata.version(\"two\"), \"1.2\")\n";
+    let settings = "[project]\nname = \"two\"\nversion = \"1.2\"\n";
     check(
         Language::Python,
         &begin,
-        ("tests/test_m.py", test),
+        &[("tests/test_m.py", test), ("pyproject.toml", settings)],
         &[
             ("the work", "printf 'def two():\\n    return 2\\n' > m.py"),
             ("nothing", "true"),
@@ -130,7 +133,7 @@ async fn cheats_in_node_do_not_pass() {
     check(
         Language::JavaScript,
         &begin,
-        ("m.test.mjs", test),
+        &[("m.test.mjs", test)],
         &[
             ("the work", "echo 'export const two = () => 2' > m.mjs"),
             ("nothing", "true"),

@@ -8,6 +8,7 @@ the text of its file skips it always.
 """
 
 import ast
+import configparser
 import importlib.util
 import json
 import os
@@ -78,24 +79,64 @@ def open_folder():
     install()
 
 
-def install():
-    """Lets the project be found among those that are installed, by what its settings say of it."""
+def literal(node):
     try:
-        with open("pyproject.toml", "rb") as file:
-            project = tomllib.load(file)["project"]
-        name, version = project["name"], project.get("version", "0")
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    folder = tempfile.mkdtemp()
-    info = os.path.join(folder, re.sub(r"[^A-Za-z0-9.]+", "_", name) + "-" + version + ".dist-info")
-    os.mkdir(info)
-    with open(os.path.join(info, "METADATA"), "w") as file:
-        file.write(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def of_setup(path):
+    """What a call of `setup` in a file says by itself; the file is not run."""
+    with open(path, "rb") as file:
+        calls = [node for node in ast.walk(ast.parse(file.read())) if isinstance(node, ast.Call)]
+    said = {}
+    for call in calls:
+        if ast.unparse(call.func).split(".")[-1] == "setup":
+            said.update({word.arg: word.value for word in call.keywords})
+    points = said.get("entry_points")
+    pairs = zip(points.keys, points.values) if isinstance(points, ast.Dict) else ()
+    groups = {literal(key): [literal(one) for one in getattr(value, "elts", ())] for key, value in pairs}
+    return literal(said["name"]), literal(said.get("version")), groups
+
+
+def of_settings(path):
+    settings = configparser.ConfigParser(interpolation=None)
+    with open(path) as file:
+        settings.read_file(file)
+    points = settings["options.entry_points"] if settings.has_section("options.entry_points") else {}
+    groups = {key: value.splitlines() for key, value in points.items()}
+    return settings["metadata"]["name"], settings["metadata"].get("version"), groups
+
+
+def of_project(path):
+    with open(path, "rb") as file:
+        project = tomllib.load(file)["project"]
     points = dict(project.get("entry-points", {}), console_scripts=project.get("scripts", {}))
-    with open(os.path.join(info, "entry_points.txt"), "w") as file:
-        for group, entries in points.items():
-            file.write(f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items()))
-    sys.path.append(folder)
+    groups = {group: [f"{key} = {value}" for key, value in entries.items()] for group, entries in points.items()}
+    return project["name"], project.get("version"), groups
+
+
+def install():
+    """Lets the project be found among those that are installed, by what its own files say of it."""
+    for of, path in ((of_project, "pyproject.toml"), (of_settings, "setup.cfg"), (of_setup, "setup.py")):
+        try:
+            name, version, groups = of(path)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError, configparser.Error):
+            continue
+        if not isinstance(name, str):
+            continue
+        is_number = isinstance(version, str) and re.fullmatch(r"[0-9][0-9A-Za-z.+!]*", version)
+        version, folder = version if is_number else "0", tempfile.mkdtemp()
+        info = os.path.join(folder, re.sub(r"[^A-Za-z0-9.]+", "_", name) + "-" + version + ".dist-info")
+        os.mkdir(info)
+        with open(os.path.join(info, "METADATA"), "w") as file:
+            file.write(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        with open(os.path.join(info, "entry_points.txt"), "w") as file:
+            for group, entries in groups.items():
+                file.write(f"[{group}]\n" + "".join(f"{one.strip()}\n" for one in entries if one))
+        sys.path.append(folder)
+        return
 
 
 def load(path):

@@ -14,6 +14,8 @@ use super::miner::Miner;
 const PART_BYTES_MAX: usize = 6 << 20;
 /// Tasks that are being checked at once.
 const AHEAD: u64 = 8;
+/// Tasks that are checked beside those that would be enough, because some are refused.
+const SPARE: u64 = 2;
 /// How often the set is looked at, and how often at most.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOKS_MAX: u32 = 12 * 60 * 60;
@@ -139,7 +141,7 @@ impl<'a> Upload<'a> {
                 eprintln!("{line}");
                 said = line;
             }
-            let left = wanted.saturating_sub(states.ready).min(AHEAD);
+            let left = (wanted.saturating_sub(states.ready) + SPARE).min(AHEAD);
             let mut tasks = Vec::new();
             while !is_over && states.new + (tasks.len() as u64) < left {
                 match miner.next()? {
