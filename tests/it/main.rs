@@ -27,6 +27,7 @@ mod hints;
 mod import;
 mod loops;
 mod memory;
+mod mined;
 mod no_space;
 mod phrases;
 mod postgres;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::program::{Server, program, serving};
 
 /// The first process of a jail: a program of the jails' own crate, beside this one.
-fn guest() -> PathBuf {
+pub(crate) fn guest() -> PathBuf {
     let here = std::env::current_exe().unwrap();
     let folder = here.ancestors().nth(2).unwrap();
     let guest = folder.join("hone-guest");

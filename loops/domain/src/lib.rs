@@ -74,8 +74,9 @@ pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion,
 pub use sample::{Sample, SampleError, SamplePart};
 pub use session_reward::{ReturnRule, SessionCredit, SessionReward, Step};
 pub use task::{
-    ATTEMPTS_MAX, AgentKind, GROUPS_MAX, RolloutSpec, TASK_BYTES_MAX, TASK_FILES_MAX, TASKS_MAX,
-    TaskFiles, TaskSpec, TaskState, is_inside, learnability,
+    ATTEMPTS_MAX, AgentKind, GROUPS_MAX, RolloutSpec, TASK_BYTES_MAX, TASK_FILES_MAX,
+    TASK_SET_BYTES_MAX, TASKS_MAX, TaskFiles, TaskFolders, TaskManifest, TaskSpec, TaskState,
+    is_inside, learnability,
 };
 pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};

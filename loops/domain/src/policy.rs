@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::{BlobKey, Holdback, SessionId};
 
@@ -89,13 +90,18 @@ impl fmt::Display for PolicyVersion {
     }
 }
 
-/// SHA-256 over an adapter's canonical configuration and the tensors as served.
+/// A SHA-256: of an adapter's canonical configuration and its tensors as served, or of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
     /// Stands where there is no adapter.
     pub const NONE: Self = Self([0; 32]);
+
+    /// The SHA-256 of a content.
+    pub fn of(content: &[u8]) -> Self {
+        Self(Sha256::digest(content).into())
+    }
 
     /// Lower-case hexadecimal.
     pub fn to_hex(self) -> String {

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Digest;
+
 /// Most tasks of a set.
 pub const TASKS_MAX: usize = 2_000;
-/// Most bytes of the files of one task.
-pub const TASK_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of the files of one task, with their paths.
+pub const TASK_BYTES_MAX: u64 = 16 << 20;
 /// Most files of one task.
-pub const TASK_FILES_MAX: usize = 1_000;
+pub const TASK_FILES_MAX: usize = 5_000;
+/// Most bytes of a set: contents, each once, and what says of each task which are its files.
+pub const TASK_SET_BYTES_MAX: u64 = 1 << 30;
 /// Most episodes of one group.
 pub const ATTEMPTS_MAX: u32 = 64;
 /// Most groups of one rollout.
@@ -28,33 +32,63 @@ pub struct TaskSpec {
     pub verifier_seconds: u64,
 }
 
-/// The files of a task by their paths, each relative to its folder.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TaskFiles {
+/// Files of a task by their paths, each relative to its folder, with what stands for a content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskFolders<C> {
     /// What lies in the agent's work folder when it begins.
-    pub environment: BTreeMap<String, Vec<u8>>,
+    pub environment: BTreeMap<String, C>,
     /// What decides whether it is solved; put there once the agent has ended. `test.sh` is run.
-    pub tests: BTreeMap<String, Vec<u8>>,
+    pub tests: BTreeMap<String, C>,
     /// What solves it: `solve.sh` is run. Empty where nobody wrote one.
-    pub solution: BTreeMap<String, Vec<u8>>,
+    pub solution: BTreeMap<String, C>,
 }
 
-impl TaskFiles {
-    /// Bytes of all of them.
-    pub fn bytes(&self) -> usize {
-        let all = self.all();
-        all.map(|(path, content)| path.len() + content.len()).sum()
-    }
+/// The files of a task with their contents.
+pub type TaskFiles = TaskFolders<Vec<u8>>;
+/// The files of a task with the SHA-256 of their contents, which are stored once in a set.
+pub type TaskManifest = TaskFolders<Digest>;
 
+impl<C> Default for TaskFolders<C> {
+    fn default() -> Self {
+        Self {
+            environment: BTreeMap::new(),
+            tests: BTreeMap::new(),
+            solution: BTreeMap::new(),
+        }
+    }
+}
+
+impl<C> TaskFolders<C> {
     /// How many they are.
     pub fn count(&self) -> usize {
         self.all().count()
     }
 
     /// All of them.
-    pub fn all(&self) -> impl Iterator<Item = (&String, &Vec<u8>)> {
+    pub fn all(&self) -> impl Iterator<Item = (&String, &C)> {
         let folders = [&self.environment, &self.tests, &self.solution];
         folders.into_iter().flatten()
+    }
+
+    /// The same files with what else stands for their contents.
+    ///
+    /// # Errors
+    /// The first content that has none.
+    pub fn try_map<D, E>(
+        self,
+        mut other: impl FnMut(C) -> Result<D, E>,
+    ) -> Result<TaskFolders<D>, E> {
+        let mut folder = |files: BTreeMap<String, C>| {
+            let files = files.into_iter();
+            files
+                .map(|(path, content)| Ok((path, other(content)?)))
+                .collect::<Result<BTreeMap<_, _>, E>>()
+        };
+        Ok(TaskFolders {
+            environment: folder(self.environment)?,
+            tests: folder(self.tests)?,
+            solution: folder(self.solution)?,
+        })
     }
 }
 

@@ -53,6 +53,7 @@ tables! {
         Blob turn_id, Integer created_ms, Integer valid_until_ms, Blob superseded_by, Integer paused, Integer uses,
         Text origin);
     task_sets(1: Integer number, Blob id, Text owner, Blob name, Integer created_ms);
+    task_contents(1: Integer number, Integer set_number, Blob digest, Blob content);
     tasks(1: Integer number, Blob id, Integer set_number, Blob name, Integer held_out, Blob spec, Blob files,
         Integer has_solution, Text state, Blob note);
     rollouts(1: Integer number, Blob id, Text owner, Integer scope_number, Integer set_number, Blob spec,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use hone_domain::{
-    GroupId, Job, JobId, JobKind, JobReason, JobState, Millis, RolloutId, RolloutSpec, Scope,
-    SessionId, TaskFiles, TaskId, TaskSetId, TaskSpec, TaskState,
+    Digest, GroupId, Job, JobId, JobKind, JobReason, JobState, Millis, RolloutId, RolloutSpec,
+    Scope, SessionId, TaskFiles, TaskId, TaskManifest, TaskSetId, TaskSpec, TaskState,
 };
 use serde_json::Value;
 
@@ -28,8 +28,17 @@ pub struct NewTask {
     pub held_out: bool,
     /// What is asked.
     pub spec: TaskSpec,
-    /// Its files.
-    pub files: TaskFiles,
+    /// Its files; the contents are among those of the set.
+    pub files: TaskManifest,
+}
+
+/// Tasks to be added with contents of files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NewTasks {
+    /// The tasks.
+    pub tasks: Vec<NewTask>,
+    /// Contents by their SHA-256; those that the set has are stored no second time.
+    pub contents: BTreeMap<Digest, Vec<u8>>,
 }
 
 /// Tasks to be added under one name.
@@ -41,8 +50,8 @@ pub struct NewTaskSet {
     pub owner: String,
     /// Its name; once per owner.
     pub name: String,
-    /// Its tasks.
-    pub tasks: Vec<NewTask>,
+    /// Its first tasks.
+    pub tasks: NewTasks,
 }
 
 /// A set in a list.
@@ -264,13 +273,33 @@ pub struct QueueRow {
 /// Implementations pass `crate::suite::jobs`.
 #[async_trait]
 pub trait Jobs: Send + Sync {
-    /// Adds tasks under a name, with a check of each. `Conflict` where the owner has a set of that name.
+    /// Adds tasks under a name, with a check of each. `Conflict` where the owner has a set of that name, or a set cannot
+    /// have so much.
     async fn add_task_set(
         &self,
         set: &NewTaskSet,
         scope: &Scope,
         now_ms: Millis,
     ) -> Result<(), LedgerError>;
+
+    /// Adds tasks to a set of an owner, with a check of each; false where there is no such set. `Conflict` where it has a
+    /// task of that name, or cannot have so much.
+    async fn add_tasks(
+        &self,
+        owner: &str,
+        set: TaskSetId,
+        new: &NewTasks,
+        scope: &Scope,
+        now_ms: Millis,
+    ) -> Result<bool, LedgerError>;
+
+    /// Which of these contents a set of an owner has, with their bytes.
+    async fn stored_contents(
+        &self,
+        owner: &str,
+        set: TaskSetId,
+        digests: &[Digest],
+    ) -> Result<BTreeMap<Digest, u64>, LedgerError>;
 
     /// The sets of an owner, newest first.
     async fn task_sets(&self, owner: &str) -> Result<Vec<TaskSetRow>, LedgerError>;

@@ -28,8 +28,8 @@ pub use changes::{Change, Changes, Topic};
 pub use error::LedgerError;
 pub use jobs::{
     JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, NewGroups, NewRollout, NewTask,
-    NewTaskSet, OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Room, Success, TaskRow,
-    TaskSetRow,
+    NewTaskSet, NewTasks, OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Room, Success,
+    TaskRow, TaskSetRow,
 };
 pub use late::LateTurns;
 pub use ledger::{

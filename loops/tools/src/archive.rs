@@ -16,6 +16,9 @@ use crate::ToolsError;
 /// Most entries of one tar.
 pub const ENTRIES_MAX: u64 = 200_000;
 
+/// When files were changed that nobody changed: 2020, which programs that know no time before 1980 take as well.
+const TIME: u64 = 1_577_836_800;
+
 /// Longest path of an entry, so that every file can be opened by its path.
 const PATH_BYTES_MAX: usize = 3072;
 
@@ -431,6 +434,25 @@ pub fn pack<W: Write>(
         };
         packed.map_err(|e| failed(path, e))
     })?;
+    builder.into_inner().map_err(|e| failed(Path::new("."), e))
+}
+
+/// Packs files by their paths. Those that begin with `#!` can be run. All times are the same, so that equal files make equal
+/// tars.
+pub fn of_files<'a>(
+    files: impl IntoIterator<Item = (&'a String, &'a Vec<u8>)>,
+) -> Result<Vec<u8>, ToolsError> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (path, content) in files {
+        let mut header = tar::Header::new_gnu();
+        let is_script = content.starts_with(b"#!");
+        header.set_mode(if is_script { 0o755 } else { 0o644 });
+        header.set_mtime(TIME);
+        header.set_size(content.len() as u64);
+        builder
+            .append_data(&mut header, path, content.as_slice())
+            .map_err(|e| failed(Path::new(path), e))?;
+    }
     builder.into_inner().map_err(|e| failed(Path::new("."), e))
 }
 

@@ -1,10 +1,12 @@
 //! Bodies of task sets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hone_domain::{TASK_BYTES_MAX, TASK_FILES_MAX, TASKS_MAX, TaskFiles, TaskSpec, is_inside};
+use hone_domain::{
+    Digest, TASK_BYTES_MAX, TASK_FILES_MAX, TASKS_MAX, TaskManifest, TaskSpec, is_inside,
+};
 use hone_ledger::{TaskRow, TaskSetRow};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -41,9 +43,14 @@ impl FileContent {
     pub fn of(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) => Self::Text(text),
-            Err(error) => Self::Bytes {
-                base64: STANDARD.encode(error.as_bytes()),
-            },
+            Err(error) => Self::bytes_of(error.as_bytes()),
+        }
+    }
+
+    /// Bytes as they are sent.
+    pub fn bytes_of(bytes: &[u8]) -> Self {
+        Self::Bytes {
+            base64: STANDARD.encode(bytes),
         }
     }
 
@@ -52,6 +59,26 @@ impl FileContent {
             Self::Text(text) => Ok(text.into_bytes()),
             Self::Bytes { base64 } => STANDARD.decode(base64).map_err(|error| error.to_string()),
         }
+    }
+}
+
+/// A file of a task: its content, or the SHA-256 of one that is in the set or among `files`.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum TaskFile {
+    /// Its content.
+    Content(FileContent),
+    /// A content that stands elsewhere.
+    Shared {
+        /// Its SHA-256 in hexadecimal digits.
+        #[schema(value_type = String)]
+        sha256: Digest,
+    },
+}
+
+impl From<FileContent> for TaskFile {
+    fn from(content: FileContent) -> Self {
+        Self::Content(content)
     }
 }
 
@@ -65,15 +92,15 @@ pub struct TaskRequest {
     pub instruction: String,
     /// Files of the agent's work folder, by path.
     #[serde(default)]
-    pub environment: BTreeMap<String, FileContent>,
+    pub environment: BTreeMap<String, TaskFile>,
     /// Files that decide whether it is solved; `test.sh` is run in the work folder once the agent has ended. It writes
     /// a number from 0 to 1 to `/logs/verifier/reward.txt`, or to the field `reward` of `reward.json` there; without
     /// either, its exit code 0 is a reward of 1 and any other one of 0.
     #[serde(default)]
-    pub tests: BTreeMap<String, FileContent>,
+    pub tests: BTreeMap<String, TaskFile>,
     /// Files that solve it; `solve.sh` is run to check the task. May be left out.
     #[serde(default)]
-    pub solution: BTreeMap<String, FileContent>,
+    pub solution: BTreeMap<String, TaskFile>,
     /// The file that the last block of code in the answer of the agent `answer` is written to; without it the whole answer
     /// is written to `answer.txt`.
     pub answer_file: Option<String>,
@@ -91,9 +118,27 @@ pub struct TaskRequest {
 pub struct TaskSetRequest {
     /// Its name.
     pub name: String,
-    /// Its tasks, 1 to 2000.
+    /// Contents that its tasks share. A task names one by its SHA-256.
+    #[serde(default)]
+    pub files: Vec<FileContent>,
+    /// Its tasks, at most 2000. More can be added later.
+    #[serde(default)]
     pub tasks: Vec<TaskRequest>,
     /// The share of tasks that is kept to measure on, from 0 to 1; 0.2 if absent.
+    pub held_out_share: Option<f64>,
+}
+
+/// Tasks to be added to a set.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TasksRequest {
+    /// Contents that tasks share, of this request or of later ones. A task names one by its SHA-256.
+    #[serde(default)]
+    pub files: Vec<FileContent>,
+    /// The tasks; a set has at most 2000.
+    #[serde(default)]
+    pub tasks: Vec<TaskRequest>,
+    /// The share of them that is kept to measure on, from 0 to 1; 0.2 if absent.
     pub held_out_share: Option<f64>,
 }
 
@@ -107,7 +152,18 @@ pub struct CheckedTask {
     /// What is asked.
     pub spec: TaskSpec,
     /// Its files.
-    pub files: TaskFiles,
+    pub files: TaskManifest,
+}
+
+/// Tasks that were checked as far as their request tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedTasks {
+    /// The share that is kept to measure on.
+    pub held_out_share: f64,
+    /// The tasks.
+    pub tasks: Vec<CheckedTask>,
+    /// Contents by their SHA-256.
+    pub contents: BTreeMap<Digest, Vec<u8>>,
 }
 
 fn named(param: &str, name: &str) -> Result<String, RequestError> {
@@ -122,66 +178,150 @@ fn named(param: &str, name: &str) -> Result<String, RequestError> {
 }
 
 impl TaskSetRequest {
-    /// Checks the set; the message names the field.
+    /// Checks the set, which has a name and tasks; the message names the field.
     ///
     /// # Errors
     /// The first field that cannot be.
-    pub fn checked(self) -> Result<(String, f64, Vec<CheckedTask>), RequestError> {
+    pub fn checked(self) -> Result<(String, CheckedTasks), RequestError> {
         let name = named("name", &self.name)?;
+        let tasks = TasksRequest {
+            files: self.files,
+            tasks: self.tasks,
+            held_out_share: self.held_out_share,
+        };
+        Ok((name, tasks.checked(&BTreeMap::new())?))
+    }
+}
+
+impl TasksRequest {
+    /// The contents that its tasks name.
+    pub fn named_contents(&self) -> Vec<Digest> {
+        let folders = self
+            .tasks
+            .iter()
+            .flat_map(|task| [&task.environment, &task.tests, &task.solution]);
+        let named = folders
+            .flat_map(BTreeMap::values)
+            .filter_map(|file| match file {
+                TaskFile::Shared { sha256 } => Some(*sha256),
+                TaskFile::Content(_) => None,
+            });
+        let named: BTreeSet<Digest> = named.collect();
+        named.into_iter().collect()
+    }
+
+    /// Checks the tasks; the message names the field. `stored` are bytes of contents that the set has.
+    ///
+    /// # Errors
+    /// The first field that cannot be.
+    pub fn checked(self, stored: &BTreeMap<Digest, u64>) -> Result<CheckedTasks, RequestError> {
         let share = self.held_out_share.unwrap_or(HELD_OUT_SHARE);
         if !(0.0..=1.0).contains(&share) {
             let why = "held_out_share must be from 0 to 1";
             return Err(RequestError::invalid("held_out_share", why));
         }
-        if !(1..=TASKS_MAX).contains(&self.tasks.len()) {
-            let why = format!("a set has 1 to {TASKS_MAX} tasks, not {}", self.tasks.len());
+        if self.tasks.len() > TASKS_MAX {
+            let why = format!(
+                "a set has at most {TASKS_MAX} tasks, not {}",
+                self.tasks.len()
+            );
             return Err(RequestError::invalid("tasks", why));
         }
+        let mut contents = Contents {
+            stored,
+            new: BTreeMap::new(),
+        };
+        for (at, content) in self.files.into_iter().enumerate() {
+            let wrong = |why| RequestError::invalid(format!("files[{at}]"), why);
+            contents.add(content).map_err(wrong)?;
+        }
         let mut tasks = Vec::with_capacity(self.tasks.len());
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (at, task) in self.tasks.into_iter().enumerate() {
-            let task = task.checked(at)?;
+            let task = task.checked(at, &mut contents)?;
             if !names.insert(task.name.clone()) {
                 let why = format!("two tasks are named {:?}", task.name);
                 return Err(RequestError::invalid(format!("tasks[{at}].name"), why));
             }
             tasks.push(task);
         }
-        Ok((name, share, tasks))
+        Ok(CheckedTasks {
+            held_out_share: share,
+            tasks,
+            contents: contents.new,
+        })
     }
+}
+
+/// Contents that tasks may name.
+struct Contents<'a> {
+    /// Bytes of those in the set.
+    stored: &'a BTreeMap<Digest, u64>,
+    /// Those of this request.
+    new: BTreeMap<Digest, Vec<u8>>,
+}
+
+impl Contents<'_> {
+    fn add(&mut self, content: FileContent) -> Result<(Digest, u64), String> {
+        let bytes = content.bytes()?;
+        let (digest, length) = (Digest::of(&bytes), bytes.len() as u64);
+        self.new.entry(digest).or_insert(bytes);
+        Ok((digest, length))
+    }
+
+    /// What a file is, and its bytes.
+    fn of(&mut self, file: TaskFile) -> Result<(Digest, u64), String> {
+        match file {
+            TaskFile::Content(content) => self.add(content),
+            TaskFile::Shared { sha256 } => {
+                let new = self.new.get(&sha256).map(|content| content.len() as u64);
+                let bytes = new.or_else(|| self.stored.get(&sha256).copied());
+                let bytes = bytes.ok_or_else(|| {
+                    format!("no content of the SHA-256 {sha256} is in the set or in files")
+                })?;
+                Ok((sha256, bytes))
+            }
+        }
+    }
+}
+
+/// The paths of a folder, where they can be some.
+fn paths(files: &BTreeMap<String, TaskFile>) -> Result<(), String> {
+    for path in files.keys() {
+        if !is_inside(path) {
+            return Err(format!(
+                "{path:?} is no path below the task's folder: no leading slash, no .."
+            ));
+        }
+        let below = format!("{path}/");
+        let next = files.range(below.clone()..).next();
+        if next.is_some_and(|(other, _)| other.starts_with(&below)) {
+            return Err(format!("{path:?} is a file and a folder"));
+        }
+    }
+    Ok(())
 }
 
 /// The files of a task, where they can be some; `wrong` says what is wrong with a field.
 fn files(
-    environment: BTreeMap<String, FileContent>,
-    tests: BTreeMap<String, FileContent>,
-    solution: BTreeMap<String, FileContent>,
+    folders: [BTreeMap<String, TaskFile>; 3],
+    contents: &mut Contents<'_>,
     wrong: &dyn Fn(&str, String) -> RequestError,
-) -> Result<TaskFiles, RequestError> {
-    let folder = |field: &str, files: BTreeMap<String, FileContent>| {
-        let names: Vec<String> = files.keys().cloned().collect();
-        let files = files.into_iter().map(|(path, content)| {
-            if !is_inside(&path) {
-                let why =
-                    format!("{path:?} is no path below the task's folder: no leading slash, no ..");
-                return Err(wrong(field, why));
-            }
-            let is_folder = |other: &String| {
-                other
-                    .strip_prefix(&path)
-                    .is_some_and(|rest| rest.starts_with('/'))
-            };
-            if names.iter().any(is_folder) {
-                return Err(wrong(field, format!("{path:?} is a file and a folder")));
-            }
-            let bytes = content
-                .bytes()
+) -> Result<TaskManifest, RequestError> {
+    let mut bytes = 0;
+    let mut folder = |field: &str, files: BTreeMap<String, TaskFile>| {
+        paths(&files).map_err(|why| wrong(field, why))?;
+        let files = files.into_iter().map(|(path, file)| {
+            let (digest, length) = contents
+                .of(file)
                 .map_err(|why| wrong(field, format!("{path}: {why}")))?;
-            Ok((path, bytes))
+            bytes += path.len() as u64 + length;
+            Ok((path, digest))
         });
-        files.collect::<Result<BTreeMap<String, Vec<u8>>, RequestError>>()
+        files.collect::<Result<BTreeMap<String, Digest>, RequestError>>()
     };
-    let files = TaskFiles {
+    let [environment, tests, solution] = folders;
+    let files = TaskManifest {
         environment: folder("environment", environment)?,
         tests: folder("tests", tests)?,
         solution: folder("solution", solution)?,
@@ -198,11 +338,10 @@ fn files(
             "a solution needs solve.sh, which is run".to_owned(),
         ));
     }
-    if files.bytes() > TASK_BYTES_MAX || files.count() > TASK_FILES_MAX {
+    if bytes > TASK_BYTES_MAX || files.count() > TASK_FILES_MAX {
         let why = format!(
-            "a task has at most {TASK_FILES_MAX} files of {TASK_BYTES_MAX} bytes together; this one has {} of {}",
+            "a task has at most {TASK_FILES_MAX} files of {TASK_BYTES_MAX} bytes together; this one has {} of {bytes}",
             files.count(),
-            files.bytes()
         );
         return Err(wrong("environment", why));
     }
@@ -210,7 +349,7 @@ fn files(
 }
 
 impl TaskRequest {
-    fn checked(self, at: usize) -> Result<CheckedTask, RequestError> {
+    fn checked(self, at: usize, contents: &mut Contents<'_>) -> Result<CheckedTask, RequestError> {
         let param = |field: &str| format!("tasks[{at}].{field}");
         let name = named(&param("name"), &self.name)?;
         let wrong = |field: &str, why: String| {
@@ -230,7 +369,8 @@ impl TaskRequest {
                 )),
             }
         };
-        let files = files(self.environment, self.tests, self.solution, &wrong)?;
+        let folders = [self.environment, self.tests, self.solution];
+        let files = files(folders, contents, &wrong)?;
         if let Some(file) = self.answer_file.as_deref().filter(|file| !is_inside(file)) {
             let why = format!("{file:?} is no path below the work folder");
             return Err(wrong("answer_file", why));
@@ -344,7 +484,7 @@ mod tests {
 
     use super::*;
 
-    fn set(task: &Value) -> Result<(String, f64, Vec<CheckedTask>), String> {
+    fn set(task: &Value) -> Result<(String, CheckedTasks), String> {
         let mut whole = json!({
             "name": "a", "instruction": "Do it.", "tests": {"test.sh": "exit 0"},
         });
@@ -358,13 +498,42 @@ mod tests {
 
     #[test]
     fn a_task_is_taken_with_its_defaults() {
-        let (name, share, tasks) = set(&json!({
-            "environment": {"a/b.txt": "x", "bin": {"base64": "AP8="}},
+        let (name, checked) = set(&json!({
+            "environment": {"a/b.txt": "x", "bin": {"base64": "AP8="}, "c": "x"},
         }))
         .unwrap();
-        assert_eq!((name.as_str(), share, tasks.len()), ("set", 0.2, 1));
-        assert_eq!(tasks[0].spec.agent_seconds, 600);
-        assert_eq!(tasks[0].files.environment["bin"], [0, 255]);
+        assert_eq!((name.as_str(), checked.held_out_share), ("set", 0.2));
+        assert_eq!(checked.tasks.len(), 1);
+        assert_eq!(checked.tasks[0].spec.agent_seconds, 600);
+        let bin = checked.tasks[0].files.environment["bin"];
+        assert_eq!(checked.contents[&bin], [0, 255]);
+        // "x" twice, bin, and test.sh.
+        assert_eq!(checked.contents.len(), 3);
+    }
+
+    #[test]
+    fn a_content_is_named_by_its_digest() {
+        let (here, there) = (Digest::of(b"here"), Digest::of(b"there"));
+        let body = json!({
+            "files": ["here"],
+            "tasks": [{
+                "name": "a", "instruction": "Do it.", "tests": {"test.sh": {"sha256": here}},
+                "environment": {"b": {"sha256": there}, "c": {"sha256": there}},
+            }],
+        });
+        let request: TasksRequest = serde_json::from_value(body).unwrap();
+        let named = BTreeSet::from_iter(request.named_contents());
+        assert_eq!(named, BTreeSet::from([here, there]));
+        let checked = request.clone().checked(&BTreeMap::from([(there, 5)]));
+        let checked = checked.unwrap();
+        assert_eq!(checked.tasks[0].files.environment["b"], there);
+        assert_eq!(checked.contents[&here], b"here");
+        let why = request.clone().checked(&BTreeMap::new()).unwrap_err();
+        assert!(why.to_string().contains("b: no content of the SHA-256"));
+        // What is stored counts as much as what is sent.
+        let much = BTreeMap::from([(there, TASK_BYTES_MAX / 2)]);
+        let why = request.checked(&much).unwrap_err().to_string();
+        assert!(why.contains("at most 5000 files"), "{why}");
     }
 
     #[test]
@@ -377,8 +546,12 @@ mod tests {
             (json!({"environment": {"/etc/a": ""}}), "no leading slash"),
             (json!({"environment": {"a": {"base64": "!"}}}), "a: "),
             (
-                json!({"environment": {"a": "x".repeat(TASK_BYTES_MAX)}}),
-                "at most 1000 files",
+                json!({"environment": {"a": {"sha256": "12"}}}),
+                "did not match",
+            ),
+            (
+                json!({"environment": {"a": "x".repeat(TASK_BYTES_MAX as usize)}}),
+                "at most 5000 files",
             ),
             (
                 json!({"environment": {"a": "", "a/b": ""}}),

@@ -2,6 +2,7 @@
 
 mod call;
 mod import;
+mod mine;
 mod rollouts;
 mod tasks;
 mod text;

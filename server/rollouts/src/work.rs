@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hone_domain::{JobReason, TaskFiles, TaskSpec};
 use hone_rollout::{Checked, Played};
-use hone_tools::{Command, Jail, KilledBy, Outcome, Snapshot, ToolResult, ToolsError};
+use hone_tools::{Command, Jail, KilledBy, Outcome, Snapshot, ToolResult, ToolsError, archive};
 use serde_json::Value;
 
 use crate::Jails;
@@ -52,10 +52,10 @@ async fn put_all(
     folder: &str,
     files: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), ToolsError> {
-    for (path, content) in files {
-        jail.put(&format!("{folder}/{path}"), content).await?;
+    if files.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    jail.put_tar(folder, &archive::of_files(files)?).await
 }
 
 /// The end of what a command said.
@@ -86,17 +86,6 @@ impl Jails {
     ) -> Result<Box<dyn Jail>, ToolsError> {
         let jail = self.jail(model).await?;
         put_all(&*jail, WORK, &files.environment).await?;
-        let is_script = |(_, content): &(&String, &Vec<u8>)| content.starts_with(b"#!");
-        let scripts = files.environment.iter().filter(is_script);
-        let scripts: Vec<String> = scripts.map(|(path, _)| format!("{WORK}/{path}")).collect();
-        if !scripts.is_empty() {
-            let chmod = ["chmod", "755", "--"].map(str::to_owned);
-            let chmod = Command::argv(chmod.into_iter().chain(scripts));
-            let done = jail.exec(chmod).await;
-            if done.outcome != Outcome::Ok {
-                return Err(ToolsError::Lost(tail(&done)));
-            }
-        }
         Ok(jail)
     }
 

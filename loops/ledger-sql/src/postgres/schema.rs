@@ -35,6 +35,10 @@ static FILES: &[(&str, &str)] = &[
         include_str!("../../../../migrations/postgres/0030_jobs.sql"),
     ),
     (
+        "0031_task_contents",
+        include_str!("../../../../migrations/postgres/0031_task_contents.sql"),
+    ),
+    (
         "0032_changes",
         include_str!("../../../../migrations/postgres/0032_changes.sql"),
     ),

@@ -65,6 +65,7 @@ pub(crate) mod rows;
 mod standings;
 mod storage;
 pub(crate) mod taint;
+mod task_sets;
 mod tasks;
 mod teams;
 mod texts;

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use hone_domain::{
-    GroupId, Job, JobId, JobKind, JobState, Millis, RolloutId, RolloutSpec, Scope, TaskFiles,
-    TaskId, TaskSetId, TaskState,
+    Digest, GroupId, Job, JobId, JobKind, JobState, Millis, RolloutId, RolloutSpec, Scope,
+    TaskFiles, TaskId, TaskSetId, TaskState,
 };
 use hone_ledger::{
-    JobClaim, JobEnd, JobLease, Jobs, LedgerError, NewGroups, NewRollout, NewTaskSet, OpenRollout,
-    QueueRow, RECENT_EPISODES, RolloutRow, Room, Success, TaskRow, TaskSetRow, Window,
+    JobClaim, JobEnd, JobLease, Jobs, LedgerError, NewGroups, NewRollout, NewTaskSet, NewTasks,
+    OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Room, Success, TaskRow, TaskSetRow, Window,
 };
 use sqlx::AssertSqlSafe;
 
-use super::jobs::{self, NewJob};
+use super::jobs;
 use super::texts::{limit, named, some_text, text, unsigned};
-use super::{Held as _, SqlLedger, Store, Tries, policies, rows};
+use super::{Held as _, SqlLedger, Store, Tries, policies, rows, task_sets};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 
 #[async_trait]
@@ -26,7 +26,27 @@ impl<S: Store> Jobs for SqlLedger<S> {
         scope: &Scope,
         now_ms: Millis,
     ) -> Result<(), LedgerError> {
-        transact!(self, connection => add_set(connection, set, scope, now_ms))
+        transact!(self, connection => task_sets::add(connection, set, scope, now_ms))
+    }
+
+    async fn add_tasks(
+        &self,
+        owner: &str,
+        set: TaskSetId,
+        new: &NewTasks,
+        scope: &Scope,
+        now_ms: Millis,
+    ) -> Result<bool, LedgerError> {
+        transact!(self, connection => task_sets::extend(connection, (owner, set), new, scope, now_ms))
+    }
+
+    async fn stored_contents(
+        &self,
+        owner: &str,
+        set: TaskSetId,
+        digests: &[Digest],
+    ) -> Result<BTreeMap<Digest, u64>, LedgerError> {
+        look!(self, connection => task_sets::stored(connection, (owner, set), digests))
     }
 
     async fn task_sets(&self, owner: &str) -> Result<Vec<TaskSetRow>, LedgerError> {
@@ -42,7 +62,7 @@ impl<S: Store> Jobs for SqlLedger<S> {
     }
 
     async fn remove_task_set(&self, owner: &str, set: TaskSetId) -> Result<bool, LedgerError> {
-        transact!(self, connection => remove_set(connection, owner, set))
+        transact!(self, connection => task_sets::remove(connection, owner, set))
     }
 
     async fn task(&self, task: TaskId) -> Result<Option<(TaskRow, TaskFiles)>, LedgerError> {
@@ -144,66 +164,6 @@ impl<S: Store> Jobs for SqlLedger<S> {
     }
 }
 
-fn conflict(what: String) -> Fault {
-    Fault::Ledger(LedgerError::Conflict(what))
-}
-
-async fn add_set(
-    connection: &mut Connection<'_>,
-    set: &NewTaskSet,
-    scope: &Scope,
-    now_ms: Millis,
-) -> Result<(), Fault> {
-    let scope_number = policies::make_scope(connection, scope).await?;
-    let number: Option<i64> = db::query_scalar(
-        "insert into task_sets (id, owner, name, created_ms) values ($1, $2, $3, $4)
-         on conflict (owner, name) do nothing returning number",
-    )
-    .bind(&set.id.0.as_bytes()[..])
-    .bind(&set.owner)
-    .bind(set.name.as_bytes())
-    .bind(now_ms)
-    .fetch_optional(&mut *connection)
-    .await?;
-    let Some(set_number) = number else {
-        return Err(conflict(format!(
-            "there is a task set {:?} already; remove it, or choose another name",
-            set.name
-        )));
-    };
-    for task in &set.tasks {
-        let task_number: i64 = db::query_scalar(
-            "insert into tasks (id, set_number, name, held_out, spec, files, has_solution, state)
-             values ($1, $2, $3, $4, $5, $6, $7, 'new') returning number",
-        )
-        .bind(&task.id.0.as_bytes()[..])
-        .bind(set_number)
-        .bind(task.name.as_bytes())
-        .bind(task.held_out)
-        .bind(&serde_json::to_vec(&task.spec)?[..])
-        .bind(&serde_json::to_vec(&task.files)?[..])
-        .bind(!task.files.solution.is_empty())
-        .fetch_one(&mut *connection)
-        .await?;
-        let check = NewJob {
-            kind: JobKind::Check,
-            owner: &set.owner,
-            scope_number,
-            rollout_number: None,
-            // A task is checked once.
-            group: GroupId(task.id.0),
-            member: 0,
-            task_number,
-            attempt: 1,
-            priority: 2.0,
-            not_before_ms: now_ms,
-            now_ms,
-        };
-        jobs::order(connection, &check).await?;
-    }
-    Ok(())
-}
-
 async fn sets(
     connection: &mut Connection<'_>,
     owner: &str,
@@ -283,25 +243,12 @@ async fn tasks_of(
     found.iter().map(task_row).collect()
 }
 
-async fn number_of(
-    connection: &mut Connection<'_>,
-    owner: &str,
-    set: TaskSetId,
-) -> Result<Option<i64>, Fault> {
-    let number = db::query_scalar("select number from task_sets where id = $1 and owner = $2")
-        .bind(&set.0.as_bytes()[..])
-        .bind(owner)
-        .fetch_optional(connection)
-        .await?;
-    Ok(number)
-}
-
 async fn one_set(
     connection: &mut Connection<'_>,
     owner: &str,
     set: TaskSetId,
 ) -> Result<Option<(TaskSetRow, Vec<TaskRow>)>, Fault> {
-    let Some(number) = number_of(connection, owner, set).await? else {
+    let Some(number) = task_sets::number_of(connection, (owner, set)).await? else {
         return Ok(None);
     };
     let row = sets(connection, owner, Some(set)).await?.pop();
@@ -309,56 +256,22 @@ async fn one_set(
     Ok(Some((row, tasks_of(connection, number, "").await?)))
 }
 
-async fn remove_set(
-    connection: &mut Connection<'_>,
-    owner: &str,
-    set: TaskSetId,
-) -> Result<bool, Fault> {
-    let Some(number) = number_of(connection, owner, set).await? else {
-        return Ok(false);
-    };
-    let open: i64 = db::query_scalar(
-        "select count(*) from jobs join tasks on tasks.number = jobs.task_number
-         where tasks.set_number = $1 and jobs.state = 'running'",
-    )
-    .bind(number)
-    .fetch_one(&mut *connection)
-    .await?;
-    if open > 0 {
-        return Err(conflict(
-            "tasks of this set are being tried; cancel the rollout first".to_owned(),
-        ));
-    }
-    for text in [
-        "delete from jobs where task_number in (select number from tasks where set_number = $1)",
-        "delete from rollouts where set_number = $1",
-        "delete from tasks where set_number = $1",
-        "delete from task_sets where number = $1",
-    ] {
-        db::query(text)
-            .bind(number)
-            .execute(&mut *connection)
-            .await?;
-    }
-    Ok(true)
-}
-
 async fn one_task(
     connection: &mut Connection<'_>,
     task: TaskId,
 ) -> Result<Option<(TaskRow, TaskFiles)>, Fault> {
     let row = db::query(
-        "select id, name, held_out, spec, files, has_solution, state, note, 0 as tries, cast(0 as double precision) as rewards
+        "select id, set_number, name, held_out, spec, files, has_solution, state, note, 0 as tries, cast(0 as double precision) as rewards
          from tasks where id = $1",
     )
     .bind(&task.0.as_bytes()[..])
-    .fetch_optional(connection)
+    .fetch_optional(&mut *connection)
     .await?;
-    row.map(|row| {
-        let files = serde_json::from_slice(row.try_get("files")?)?;
-        Ok((task_row(&row)?, files))
-    })
-    .transpose()
+    let Some(row) = row else {
+        return Ok(None);
+    };
+    let files = task_sets::files(connection, &row).await?;
+    Ok(Some((task_row(&row)?, files)))
 }
 
 async fn note_task(
@@ -381,7 +294,7 @@ async fn add_rollout(
     new: &NewRollout,
     now_ms: Millis,
 ) -> Result<bool, Fault> {
-    let Some(set_number) = number_of(connection, &new.owner, new.set).await? else {
+    let Some(set_number) = task_sets::number_of(connection, (&new.owner, new.set)).await? else {
         return Ok(false);
     };
     let scope_number = policies::make_scope(connection, &new.scope).await?;

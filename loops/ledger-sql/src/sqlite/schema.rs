@@ -43,6 +43,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0028_session_rewards"
     "0029_outside"
     "0030_jobs"
+    "0031_task_contents"
     "0032_changes"
 );
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 use super::{SqliteConfig, SqliteLedger};
-use hone_ledger::{Answers, Ledger, Memories, Personal, suite};
+use hone_domain::TaskId;
+use hone_ledger::{Answers, Jobs as _, Ledger, Memories, Personal, suite};
 
 /// Ledgers in folders that live as long as this.
 #[derive(Default)]
@@ -169,4 +170,28 @@ async fn many_callers_at_once_lose_nothing() {
     let claimed = world.ledger.claim_transitions(1_000, 1, 0).await.unwrap();
     assert_eq!(claimed.len(), 80);
     world.assert_lawful("many callers").await;
+}
+
+/// Tasks from before contents had a table hold their files in their own row.
+#[tokio::test]
+async fn files_in_a_row_are_read() {
+    let folders = Folders::default();
+    let ledger = folders.open().await;
+    let id = TaskId(uuid::Uuid::from_bytes([1; 16]));
+    let spec =
+        r#"{"instruction": "x", "answer_file": null, "agent_seconds": 1, "verifier_seconds": 1}"#;
+    let files = r#"{"environment": {"a": [0, 255]}, "tests": {"test.sh": [120]}, "solution": {}}"#;
+    let rows = format!(
+        "insert into task_sets (id, owner, name, created_ms) values (x'01', 'o', x'61', 1);
+         insert into tasks (id, set_number, name, held_out, spec, files, has_solution, state)
+         values (x'{}', 1, x'61', 0, cast('{spec}' as blob), cast('{files}' as blob), 0, 'ready')",
+        "01".repeat(16)
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(rows))
+        .execute(&mut *ledger.store.writer.take().await.unwrap())
+        .await
+        .unwrap();
+    let (_, files) = ledger.task(id).await.unwrap().unwrap();
+    assert_eq!(files.environment["a"], [0, 255]);
+    assert_eq!(files.tests["test.sh"], b"x");
 }

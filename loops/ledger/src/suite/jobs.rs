@@ -4,24 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_domain::{
-    AgentKind, GroupId, Job, JobId, JobKind, JobReason, JobState, Millis, RolloutId, RolloutSpec,
-    SessionId, TaskFiles, TaskId, TaskSetId, TaskSpec, TaskState,
+    AgentKind, Digest, GroupId, Job, JobId, JobKind, JobReason, JobState, Millis, RolloutId,
+    RolloutSpec, SessionId, TaskId, TaskManifest, TaskSetId, TaskSpec, TaskState,
 };
 use serde_json::{Value, json};
 
 use super::personal::{begin, remove_all, wish};
-use super::world::{ALL, LEASE, NOW, OWNER, World, assert_conflict};
+use super::world::{ALL, LEASE, NOW, OWNER, World};
 use crate::{
     ForgetWhat, JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, Ledger,
-    LedgerError, NewGroups, NewRollout, NewTask, NewTaskSet, Personal, Room, Window,
+    LedgerError, NewGroups, NewRollout, NewTask, NewTaskSet, NewTasks, Personal, Room, Window,
 };
 
 /// A ledger with makers of tasks.
 pub(super) struct Case<L> {
     pub(super) world: World,
-    ledger: Arc<L>,
+    pub(super) ledger: Arc<L>,
 }
 
+/// What decides on every task here.
+pub(super) const TEST: &[u8] = &[0, 255, b'x'];
 /// Room for any.
 const ROOM: Room = Room {
     jobs: u64::MAX,
@@ -40,7 +42,7 @@ impl<L: Ledger + Personal + Jobs + 'static> Case<L> {
         }
     }
 
-    fn task(&self, name: &str, held_out: bool) -> NewTask {
+    pub(super) fn task(&self, name: &str, held_out: bool) -> NewTask {
         NewTask {
             id: TaskId(self.world.batch().0),
             name: name.to_owned(),
@@ -51,23 +53,23 @@ impl<L: Ledger + Personal + Jobs + 'static> Case<L> {
                 agent_seconds: 60,
                 verifier_seconds: 60,
             },
-            files: TaskFiles {
-                tests: BTreeMap::from([("test.sh".to_owned(), vec![0, 255, b'x'])]),
-                ..TaskFiles::default()
+            files: TaskManifest {
+                tests: BTreeMap::from([("test.sh".to_owned(), Digest::of(TEST))]),
+                ..TaskManifest::default()
             },
         }
     }
 
-    fn set(&self, name: &str, tasks: Vec<NewTask>) -> NewTaskSet {
+    pub(super) fn set(&self, name: &str, tasks: Vec<NewTask>) -> NewTaskSet {
         NewTaskSet {
             id: TaskSetId(self.world.batch().0),
             owner: OWNER.to_owned(),
             name: name.to_owned(),
-            tasks,
+            tasks: of(tasks),
         }
     }
 
-    async fn add(&self, set: &NewTaskSet) {
+    pub(super) async fn add(&self, set: &NewTaskSet) {
         let scope = self.world.scope();
         self.ledger
             .add_task_set(set, &scope, NOW)
@@ -84,7 +86,7 @@ impl<L: Ledger + Personal + Jobs + 'static> Case<L> {
             assert_eq!(job.kind, JobKind::Check);
             self.end(&job, &settled(None), NOW).await.expect("ended");
         }
-        for task in &set.tasks {
+        for task in &set.tasks.tasks {
             let noted = self.ledger.note_task(task.id, TaskState::Ready, None);
             noted.await.expect("noted");
         }
@@ -108,7 +110,7 @@ impl<L: Ledger + Personal + Jobs + 'static> Case<L> {
         };
         assert!(self.ledger.add_rollout(&new, NOW).await.expect("ordered"));
         let group = GroupId(self.world.batch().0);
-        assert!(self.groups(id, 0, &[(group, set.tasks[0].id)]).await);
+        assert!(self.groups(id, 0, &[(group, set.tasks.tasks[0].id)]).await);
         (id, group)
     }
 
@@ -122,7 +124,7 @@ impl<L: Ledger + Personal + Jobs + 'static> Case<L> {
         self.ledger.add_groups(&new, NOW).await.expect("begun")
     }
 
-    async fn claim(&self, limit: usize, now_ms: Millis) -> Vec<Job> {
+    pub(super) async fn claim(&self, limit: usize, now_ms: Millis) -> Vec<Job> {
         let claim = JobClaim {
             limit,
             lease_ms: LEASE,
@@ -131,17 +133,30 @@ impl<L: Ledger + Personal + Jobs + 'static> Case<L> {
         self.ledger.claim_jobs(&claim).await.expect("claimed")
     }
 
-    async fn end(&self, job: &Job, end: &JobEnd, now_ms: Millis) -> Result<(), LedgerError> {
+    pub(super) async fn end(
+        &self,
+        job: &Job,
+        end: &JobEnd,
+        now_ms: Millis,
+    ) -> Result<(), LedgerError> {
         self.ledger.end_job(lease(job), end, now_ms).await
     }
 
-    async fn counts(&self) -> BTreeMap<(JobKind, JobState), u64> {
+    pub(super) async fn counts(&self) -> BTreeMap<(JobKind, JobState), u64> {
         let rows = self.ledger.queues(Some(OWNER)).await.expect("read");
         let mut counts = BTreeMap::new();
         for row in rows {
             *counts.entry((row.kind, row.state)).or_default() += row.count;
         }
         counts
+    }
+}
+
+/// Tasks with the content that they have in common.
+pub(super) fn of(tasks: Vec<NewTask>) -> NewTasks {
+    NewTasks {
+        tasks,
+        contents: BTreeMap::from([(Digest::of(TEST), TEST.to_vec())]),
     }
 }
 
@@ -166,7 +181,7 @@ fn lease(job: &Job) -> JobLease {
     }
 }
 
-fn settled(reward: Option<f32>) -> JobEnd {
+pub(super) fn settled(reward: Option<f32>) -> JobEnd {
     JobEnd::Settled {
         state: JobState::Done,
         reason: JobReason::Submitted,
@@ -187,70 +202,6 @@ fn failed(retry_ms: Millis) -> JobEnd {
     }
 }
 
-pub(super) async fn sets_are_kept_and_removed<L: Ledger + Personal + Jobs + 'static>(
-    case: &Case<L>,
-) {
-    let set = case.set(
-        "unit\0tests",
-        vec![case.task("b", true), case.task("a", false)],
-    );
-    case.add(&set).await;
-    let again = case.set("unit\0tests", Vec::new());
-    let scope = case.world.scope();
-    assert_conflict(&case.ledger.add_task_set(&again, &scope, NOW).await);
-    let sets = case.ledger.task_sets(OWNER).await.expect("read");
-    assert_eq!(sets.len(), 1);
-    assert_eq!((&sets[0].name[..], sets[0].held_out), ("unit\0tests", 1));
-    assert_eq!(sets[0].states, BTreeMap::from([(TaskState::New, 2)]));
-    let (_, tasks) = case
-        .ledger
-        .task_set(OWNER, set.id)
-        .await
-        .expect("read")
-        .expect("there");
-    let names: Vec<&str> = tasks.iter().map(|task| task.name.as_str()).collect();
-    assert_eq!(names, ["a", "b"]);
-    assert_eq!(tasks[0].spec, set.tasks[1].spec);
-    let (row, files) = case
-        .ledger
-        .task(set.tasks[0].id)
-        .await
-        .expect("read")
-        .expect("there");
-    assert_eq!((row.held_out, files), (true, set.tasks[0].files.clone()));
-    // Nobody else sees it.
-    assert_eq!(case.ledger.task_sets("other").await.expect("read"), []);
-    assert!(
-        case.ledger
-            .task_set("other", set.id)
-            .await
-            .expect("read")
-            .is_none()
-    );
-    assert!(
-        !case
-            .ledger
-            .remove_task_set("other", set.id)
-            .await
-            .expect("asked")
-    );
-    // Each task has one check, and what runs keeps its set.
-    let jobs = case.claim(ALL, NOW).await;
-    assert_eq!(jobs.len(), 2);
-    assert_conflict(&case.ledger.remove_task_set(OWNER, set.id).await);
-    for job in &jobs {
-        case.end(job, &settled(None), NOW).await.expect("ended");
-    }
-    assert!(
-        case.ledger
-            .remove_task_set(OWNER, set.id)
-            .await
-            .expect("removed")
-    );
-    assert_eq!(case.ledger.task_sets(OWNER).await.expect("read"), []);
-    assert_eq!(case.counts().await, BTreeMap::new());
-}
-
 pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs + 'static>(
     case: &Case<L>,
 ) {
@@ -263,7 +214,7 @@ pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs
     );
     assert_eq!(open[0].tasks.len(), 2);
     // Somebody who knows less than is begun begins nothing.
-    let next = [(GroupId(case.world.batch().0), set.tasks[1].id)];
+    let next = [(GroupId(case.world.batch().0), set.tasks.tasks[1].id)];
     assert!(!case.groups(rollout, 0, &next).await);
     assert!(case.groups(rollout, 1, &next).await);
     assert_eq!(
@@ -448,7 +399,7 @@ pub(super) async fn what_is_lost_is_tried_again_and_then_skipped<
     assert_eq!(states, [JobState::Skipped, JobState::Done]);
     let (task, _) = case
         .ledger
-        .task(set.tasks[0].id)
+        .task(set.tasks.tasks[0].id)
         .await
         .expect("read")
         .expect("there");
@@ -542,7 +493,7 @@ pub(super) async fn cancelling_ends_what_waits_and_what_runs<
         (Some(NOW + 5), Some(NOW + 5))
     );
     assert!(row.is_done());
-    let next = [(GroupId(case.world.batch().0), set.tasks[0].id)];
+    let next = [(GroupId(case.world.batch().0), set.tasks.tasks[0].id)];
     assert!(!case.groups(rollout, 1, &next).await);
     assert_eq!(
         case.ledger.open_rollouts(ALL, ROOM).await.expect("read"),

@@ -19,6 +19,7 @@ mod random;
 mod reading;
 mod rewards;
 mod storage;
+mod task_sets;
 mod teams;
 mod train;
 pub mod versions;
@@ -112,24 +113,26 @@ pub async fn memories(
 /// Runs every case of [`Jobs`]; `make` returns an empty ledger each time.
 pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() -> Arc<L>) {
     macro_rules! job_cases {
-        ($($case:ident,)*) => {$(
+        ($($module:ident :: $case:ident,)*) => {$(
             let ledger = make().await;
             let case = jobs::Case::new(ledger.clone());
-            Box::pin(jobs::$case(&case)).await;
-            case.world.assert_lawful(concat!("jobs::", stringify!($case))).await;
+            Box::pin($module::$case(&case)).await;
+            case.world.assert_lawful(concat!(stringify!($module), "::", stringify!($case))).await;
             ledger.close().await;
         )*};
     }
     job_cases! {
-        sets_are_kept_and_removed,
-        a_rollout_begins_its_groups_once,
-        a_rollout_waits_for_room,
-        a_job_is_held_by_one_and_ends_once,
-        what_is_lost_is_tried_again_and_then_skipped,
-        a_group_is_credited_once_with_its_last_episode,
-        cancelling_ends_what_waits_and_what_runs,
-        success_is_told_by_task_and_version,
-        an_erasure_takes_what_came_out,
+        task_sets::sets_are_kept_and_removed,
+        task_sets::sets_grow_and_share_contents,
+        task_sets::a_set_takes_so_much_and_no_more,
+        jobs::a_rollout_begins_its_groups_once,
+        jobs::a_rollout_waits_for_room,
+        jobs::a_job_is_held_by_one_and_ends_once,
+        jobs::what_is_lost_is_tried_again_and_then_skipped,
+        jobs::a_group_is_credited_once_with_its_last_episode,
+        jobs::cancelling_ends_what_waits_and_what_runs,
+        jobs::success_is_told_by_task_and_version,
+        jobs::an_erasure_takes_what_came_out,
     }
 }
 

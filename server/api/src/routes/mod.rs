@@ -119,6 +119,7 @@ fn tasks(routes: Routes) -> Routes {
             work,
             routes!(rollouts::get_task_set, rollouts::remove_task_set),
         )
+        .add(work, routes!(rollouts::add_tasks))
         .add(
             work.idempotent(),
             routes!(rollouts::add_rollout, rollouts::list_rollouts),

@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use hone_domain::{JobId, RolloutId, Scope, TaskId, TaskSetId, TaskState};
-use hone_ledger::{LedgerError, NewRollout, NewTask, NewTaskSet, PolicyRecord, TaskRow};
+use hone_ledger::{LedgerError, NewRollout, NewTask, NewTaskSet, NewTasks, PolicyRecord, TaskRow};
 use hone_runtime::Notification;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -23,7 +23,9 @@ use hone_api_types::List;
 use hone_api_types::rollouts::{
     EpisodeReply, QueuesReply, RolloutPage, RolloutReply, RolloutRequest,
 };
-use hone_api_types::tasks::{CheckedTask, TaskSetDetail, TaskSetReply, TaskSetRequest};
+use hone_api_types::tasks::{
+    CheckedTask, CheckedTasks, TaskSetDetail, TaskSetReply, TaskSetRequest, TasksRequest,
+};
 
 fn unknown(what: &str, id: &str) -> ApiError {
     let shown: String = id.chars().take(100).collect();
@@ -96,6 +98,23 @@ fn is_held_out(name: &str, share: f64) -> bool {
     draw < share
 }
 
+fn new_tasks(http: &Http, checked: CheckedTasks) -> NewTasks {
+    let share = checked.held_out_share;
+    let task = |task: CheckedTask| NewTask {
+        id: TaskId(http.ids.next()),
+        held_out: task
+            .held_out
+            .unwrap_or_else(|| is_held_out(&task.name, share)),
+        name: task.name,
+        spec: task.spec,
+        files: task.files,
+    };
+    NewTasks {
+        tasks: checked.tasks.into_iter().map(task).collect(),
+        contents: checked.contents,
+    }
+}
+
 /// Adds tasks under a name. Each is checked then: its solution has to pass its tests, and doing nothing must not.
 #[utoipa::path(
     post,
@@ -114,21 +133,12 @@ pub async fn add_task_set(
 ) -> Made<TaskSetReply> {
     let body: TaskSetRequest = strict(&http, request).await?;
     working(&http).await?;
-    let (name, share, tasks) = body.checked()?;
-    let task = |task: CheckedTask| NewTask {
-        id: TaskId(http.ids.next()),
-        held_out: task
-            .held_out
-            .unwrap_or_else(|| is_held_out(&task.name, share)),
-        name: task.name,
-        spec: task.spec,
-        files: task.files,
-    };
+    let (name, tasks) = body.checked()?;
     let set = NewTaskSet {
         id: TaskSetId(http.ids.next()),
         owner: context.caller.owner.clone(),
         name,
-        tasks: tasks.into_iter().map(task).collect(),
+        tasks: new_tasks(&http, tasks),
     };
     let scope = whole_scope(&http, &context, None)?;
     noted(&http, &context, "task_set.add", &set.id.prefixed()).await?;
@@ -136,6 +146,46 @@ pub async fn add_task_set(
     added.await.map_err(conflict)?;
     wake(&http);
     let (row, _) = one_set(&http, &context, set.id).await?;
+    Ok((StatusCode::CREATED, Json(row)))
+}
+
+/// Adds tasks to a set of the caller, and contents that later parts may name.
+#[utoipa::path(
+    post,
+    path = "/v1/task-sets/{id}/tasks",
+    params(("id" = String, Path, description = "Its id")),
+    request_body = TasksRequest,
+    responses(
+        (status = 201, description = "They are on disk, and are being checked", body = TaskSetReply),
+        (status = 404, description = "No such set of yours", body = ErrorBody),
+        (status = 409, description = "The set has a task of that name, or cannot have so much", body = ErrorBody),
+        (status = 503, description = "This server has no jails", body = ErrorBody),
+    )
+)]
+pub async fn add_tasks(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path(id): Path<String>,
+    request: Request,
+) -> Made<TaskSetReply> {
+    let set = set_id(&id)?;
+    let body: TasksRequest = strict(&http, request).await?;
+    working(&http).await?;
+    one_set(&http, &context, set).await?;
+    let owner = &context.caller.owner;
+    let named = body.named_contents();
+    let stored = http.jobs.stored_contents(owner, set, &named).await?;
+    let new = new_tasks(&http, body.checked(&stored)?);
+    let scope = whole_scope(&http, &context, None)?;
+    noted(&http, &context, "task_set.extend", &set.prefixed()).await?;
+    let added = http
+        .jobs
+        .add_tasks(owner, set, &new, &scope, http.clock.now_ms());
+    if !added.await.map_err(conflict)? {
+        return Err(unknown("task set", &id));
+    }
+    wake(&http);
+    let (row, _) = one_set(&http, &context, set).await?;
     Ok((StatusCode::CREATED, Json(row)))
 }
 

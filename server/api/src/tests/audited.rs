@@ -138,6 +138,7 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("DELETE", "/v1/memories/{id}", Some("memory.forget")),
     ("DELETE", "/v1/memories", Some("memory.forget")),
     ("POST", "/v1/task-sets", Some("task_set.add")),
+    ("POST", "/v1/task-sets/{id}/tasks", Some("task_set.extend")),
     ("DELETE", "/v1/task-sets/{id}", Some("task_set.remove")),
     ("POST", "/v1/rollouts", Some("rollout.add")),
     ("POST", "/v1/rollouts/{id}/cancel", Some("rollout.cancel")),
@@ -349,6 +350,9 @@ impl Walk {
         let task = json!({"name": "a", "instruction": "Do it.", "tests": {"test.sh": "exit 1"}, "held_out": false});
         let set = json!({"name": "tasks", "tasks": [task]});
         let set = self.step(("POST", sets, sets), by, set).await.json();
+        let (route, more) = ("/v1/task-sets/{id}/tasks", json!({"files": ["x"]}));
+        let path = format!("{sets}/{}/tasks", set["id"].as_str().unwrap());
+        self.step(("POST", route, &path), by, more).await;
         let order = json!({"task_set": set["id"]});
         let order = self.step(("POST", orders, orders), by, order).await.json();
         let path = format!("{orders}/{}/cancel", order["id"].as_str().unwrap());

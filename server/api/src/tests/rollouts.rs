@@ -49,6 +49,43 @@ async fn a_set_is_added_seen_and_removed() {
 }
 
 #[tokio::test]
+async fn a_set_is_added_to_in_parts() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let set = json!({"name": "parts"}).to_string();
+    let set = stage.post("/v1/task-sets", &set).await;
+    assert_eq!(set.status, 201, "{}", set.text);
+    let path = format!("/v1/task-sets/{}", set.json()["id"].as_str().unwrap());
+    let parts = format!("{path}/tasks");
+    let shared = "a long text that tasks share";
+    let digest = hone_domain::Digest::of(shared.as_bytes());
+    let of_part = |name: &str| {
+        let mut task = task(name, false);
+        task["environment"]["shared.txt"] = json!({"sha256": digest});
+        json!({"tasks": [task]}).to_string()
+    };
+    let early = stage.post(&parts, &of_part("a")).await;
+    assert_eq!(early.status, 400, "{}", early.text);
+    assert!(
+        early.text.contains("tasks[0].environment"),
+        "{}",
+        early.text
+    );
+    let files = json!({"files": [shared]}).to_string();
+    assert_eq!(stage.post(&parts, &files).await.status, 201);
+    for (name, status) in [("a", 201), ("b", 201), ("a", 409)] {
+        let reply = stage.post(&parts, &of_part(name)).await;
+        assert_eq!(reply.status, status, "{name}: {}", reply.text);
+    }
+    let one = stage.get(&path).await.json();
+    assert_eq!(one["states"], json!({"new": 2}));
+    let nobody = format!(
+        "/v1/task-sets/{}/tasks",
+        TaskSetId(uuid::Uuid::nil()).prefixed()
+    );
+    assert_eq!(stage.post(&nobody, &files).await.status, 404);
+}
+
+#[tokio::test]
 async fn a_rollout_is_ordered_seen_and_cancelled() {
     let stage = Stage::new(Recorder::Collects).await;
     let set = added(&stage, "mine").await;

@@ -7,13 +7,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
-use hone_api_types::tasks::{FileContent, TaskRequest, TaskSetRequest};
+use hone_api_types::tasks::{FileContent, TaskFile, TaskRequest, TaskSetRequest};
 use hone_domain::TASK_BYTES_MAX;
 use reqwest::Method;
 use serde_json::{Value, json};
 use toml::Table;
 
 use super::call::{Call, Server, send, show};
+use super::mine::{self, MineArgs, Source};
 use crate::table::{
     Side::{Left, Right},
     table,
@@ -25,17 +26,29 @@ const REQUEST_BYTES_MAX: usize = 8 << 20;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOKS_MAX: u32 = 60 * 60;
 
+/// What `hone tasks add` says of repositories.
+const MINED: &str = "--from git makes tasks of a repository's commits that change code and tests: the agent gets the tree before the \
+    commit and its message as the request; the commit's tests decide. --from functions has it write the bodies of functions in \
+    Python that tests name, --from mutations find a mistake put into one. The repository is only read. Each task is checked \
+    on the server: its solution has to pass, and doing nothing must not.\n\n\
+    Tests in Python (pytest where the server has it, else unittest) and Node run as they are. Other languages need --test; its \
+    exit code alone decides then.\n\nExamples:\n  hone tasks add ./my-repo --from git\n  hone tasks add ./my-repo --from git \
+    --tasks 20 --since 2025-01-01 --path services/api\n  hone tasks add ./my-repo --from git --test 'prove {files}'\n  \
+    hone tasks add ./my-repo --from functions --name my-functions";
+
 /// What to do with tasks.
 #[derive(Debug, Subcommand)]
 #[command(
     after_help = "A task is a folder: instruction.md, tests/test.sh, and what else there is of environment/ (files of \
     the work folder), solution/solve.sh and task.toml (agent.timeout_sec, verifier.timeout_sec, hone.answer_file, \
-    hone.held_out).\n\nExamples:\n  hone tasks add ./tasks\n  hone tasks show tasks\n  hone rollout run tasks"
+    hone.held_out).\n\nExamples:\n  hone tasks add ./tasks\n  hone tasks add ./my-repo --from git\n  hone tasks show tasks\n  \
+    hone rollout run tasks"
 )]
 pub(crate) enum TasksCommand {
-    /// Add a folder of tasks, or one task, and wait until they are checked.
+    /// Add a folder of tasks, one task, or tasks made of a repository, and wait until they are checked.
+    #[command(after_help = MINED)]
     Add {
-        /// The folder.
+        /// The folder or the repository.
         folder: PathBuf,
         /// Name of the set; the folder's own if absent.
         #[arg(long)]
@@ -43,6 +56,8 @@ pub(crate) enum TasksCommand {
         /// Share of the tasks that is kept to measure on.
         #[arg(long, default_value_t = 0.2)]
         held_out: f64,
+        #[command(flatten)]
+        mine: MineArgs,
         #[command(flatten)]
         server: Server,
     },
@@ -74,11 +89,29 @@ pub(crate) fn tasks(command: TasksCommand) -> Result<ExitCode, String> {
             folder,
             name,
             held_out,
+            mine,
             server,
-        } => {
-            let set = set_of(&folder, name, held_out)?;
-            show(&server, add(&server, set), one)
-        }
+        } => match mine.from {
+            Source::Folder => {
+                let set = set_of(&folder, name, held_out)?;
+                show(&server, add(&server, set), one)
+            }
+            Source::Git | Source::Functions | Source::Mutations => {
+                let name = match name {
+                    Some(name) => name,
+                    None => named(
+                        &folder
+                            .canonicalize()
+                            .map_err(|error| unreadable(&folder, &error))?,
+                    ),
+                };
+                show(
+                    &server,
+                    mine::add(&server, &folder, name, held_out, &mine),
+                    one,
+                )
+            }
+        },
         TasksCommand::List(server) => {
             let call = Call::get("/v1/task-sets".to_owned(), list);
             show(&server, send(&server, &call), list)
@@ -226,21 +259,26 @@ fn one(set: &Value) -> String {
     text
 }
 
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    format!("{} cannot be read: {error}", path.display())
+}
+
+/// What a folder is called.
+fn named(folder: &Path) -> String {
+    let name = folder.file_name();
+    name.map_or("tasks".to_owned(), |name| {
+        name.to_string_lossy().into_owned()
+    })
+}
+
 /// The set that a folder holds.
 fn set_of(folder: &Path, name: Option<String>, held_out: f64) -> Result<TaskSetRequest, String> {
-    let unreadable =
-        |error: std::io::Error| format!("{} cannot be read: {error}", folder.display());
-    let folder = folder.canonicalize().map_err(unreadable)?;
-    let named = |folder: &Path| {
-        let name = folder
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned());
-        name.unwrap_or_else(|| "tasks".to_owned())
-    };
+    let unreadable = |error: std::io::Error| unreadable(folder, &error);
+    let folder = &folder.canonicalize().map_err(unreadable)?;
     let mut folders: Vec<PathBuf> = match folder.join("instruction.md").exists() {
         true => vec![folder.clone()],
         false => {
-            let entries = fs::read_dir(&folder).map_err(unreadable)?;
+            let entries = fs::read_dir(folder).map_err(unreadable)?;
             let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
             paths
                 .filter(|path| path.join("instruction.md").exists())
@@ -256,7 +294,8 @@ fn set_of(folder: &Path, name: Option<String>, held_out: f64) -> Result<TaskSetR
     folders.sort();
     let tasks = folders.iter().map(|path| task_of(path, named(path)));
     Ok(TaskSetRequest {
-        name: name.unwrap_or_else(|| named(&folder)),
+        name: name.unwrap_or_else(|| named(folder)),
+        files: Vec::new(),
         tasks: tasks.collect::<Result<_, _>>()?,
         held_out_share: Some(held_out),
     })
@@ -343,8 +382,8 @@ impl Settings {
 }
 
 /// Refuses a task whose image is more than files: jails have this machine's programs.
-fn docker_free(name: &str, file: &FileContent) -> Result<(), String> {
-    let FileContent::Text(text) = file else {
+fn docker_free(name: &str, file: &TaskFile) -> Result<(), String> {
+    let TaskFile::Content(FileContent::Text(text)) = file else {
         return Err(format!("{name}: environment/Dockerfile is no text"));
     };
     let needs = text.lines().map(str::trim).find(|line| {
@@ -366,7 +405,7 @@ fn docker_free(name: &str, file: &FileContent) -> Result<(), String> {
 }
 
 /// The files below a folder, by path; none where there is no folder. Links are not followed.
-fn files(folder: &Path) -> Result<BTreeMap<String, FileContent>, String> {
+fn files(folder: &Path) -> Result<BTreeMap<String, TaskFile>, String> {
     let (mut found, mut left, mut bytes) = (BTreeMap::new(), vec![folder.to_path_buf()], 0);
     while let Some(path) = left.pop() {
         let unreadable =
@@ -383,7 +422,7 @@ fn files(folder: &Path) -> Result<BTreeMap<String, FileContent>, String> {
             left.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
         } else if meta.is_file() {
             bytes += meta.len();
-            if bytes > TASK_BYTES_MAX as u64 {
+            if bytes > TASK_BYTES_MAX {
                 return Err(format!(
                     "{} has more than {TASK_BYTES_MAX} bytes, which is the most of a task",
                     folder.display()
@@ -393,7 +432,7 @@ fn files(folder: &Path) -> Result<BTreeMap<String, FileContent>, String> {
             let content = fs::read(&path).map_err(unreadable)?;
             found.insert(
                 name.to_string_lossy().into_owned(),
-                FileContent::of(content),
+                FileContent::of(content).into(),
             );
         }
     }

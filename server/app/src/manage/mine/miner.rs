@@ -1,0 +1,129 @@
+//! Makes one task after the other of a repository.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+
+use hone_api_types::tasks::TaskRequest;
+
+use super::draft::{Contents, Exercise, Workshop, too_large};
+use super::exercises;
+use super::git::{Commit, Repository, Tree};
+use super::options::{MineArgs, Source};
+
+/// Where tasks come from.
+enum Vein {
+    Commits(VecDeque<Commit>),
+    Exercises(Box<Tree>, VecDeque<Exercise>),
+}
+
+/// Makes one task after the other.
+pub(super) struct Miner {
+    pub(super) workshop: Workshop,
+    vein: Vein,
+    /// Of commits or exercises.
+    pub(super) all: usize,
+    /// Why something became no task, and how often.
+    pub(super) skipped: BTreeMap<String, usize>,
+}
+
+impl Miner {
+    pub(super) fn open(folder: &Path, how: &MineArgs) -> Result<Self, String> {
+        let repository = Repository::open(folder, how.path.as_deref())?;
+        let mut workshop = Workshop {
+            repository,
+            contents: Contents::default(),
+            command: how.test.clone(),
+        };
+        let tree = workshop.repository.tree("HEAD")?;
+        if let Some(why) = too_large(&tree) {
+            // Older trees may be smaller, but what a developer works on today is not.
+            return Err(format!("{} is too large: {why}", folder.display()));
+        }
+        for (count, what) in [
+            (tree.links, "symbolic links"),
+            (tree.submodules, "submodules"),
+        ] {
+            if count > 0 {
+                eprintln!("{count} {what} are left out of the tasks");
+            }
+        }
+        let vein = match how.from {
+            Source::Folder | Source::Git => Vein::Commits(
+                workshop
+                    .repository
+                    .commits(how.commits, how.since.as_deref())?
+                    .into(),
+            ),
+            Source::Functions | Source::Mutations => {
+                let is_wrong = how.from == Source::Mutations;
+                let found = exercises::of(&mut workshop.repository, &tree, is_wrong)?;
+                Vein::Exercises(Box::new(tree), found.into())
+            }
+        };
+        let all = match &vein {
+            Vein::Commits(commits) => commits.len(),
+            Vein::Exercises(_, exercises) => exercises.len(),
+        };
+        Ok(Self {
+            workshop,
+            vein,
+            all,
+            skipped: BTreeMap::new(),
+        })
+    }
+
+    /// The next task.
+    pub(super) fn next(&mut self) -> Result<Option<TaskRequest>, String> {
+        loop {
+            let drafted = match &mut self.vein {
+                Vein::Commits(commits) => match commits.pop_front() {
+                    Some(commit) => self.workshop.of_commit(&commit)?,
+                    None => return Ok(None),
+                },
+                Vein::Exercises(tree, exercises) => match exercises.pop_front() {
+                    Some(exercise) => self.workshop.of_exercise(tree, &exercise)?,
+                    None => return Ok(None),
+                },
+            };
+            match drafted {
+                Ok(task) => return Ok(Some(task)),
+                Err(why) => *self.skipped.entry(why).or_default() += 1,
+            }
+        }
+    }
+
+    pub(super) fn progress(&self) -> String {
+        let (left, what) = match &self.vein {
+            Vein::Commits(commits) => (commits.len(), "commits"),
+            Vein::Exercises(_, exercises) => (exercises.len(), "functions"),
+        };
+        format!("{} of {} {what} looked at", self.all - left, self.all)
+    }
+
+    /// What would bring more tasks.
+    pub(super) fn hint(&self) -> Option<String> {
+        match &self.vein {
+            Vein::Commits(_) if self.workshop.repository.is_shallow() => Some(format!(
+                "this clone is shallow and has {} commits; git fetch --unshallow brings the others",
+                self.all
+            )),
+            Vein::Commits(_) => Some(
+                "there were no more commits; --commits and --since say how many are looked at, and --from functions or \
+                 --from mutations makes tasks of code in Python without its history"
+                    .to_owned(),
+            ),
+            Vein::Exercises(..) => None,
+        }
+    }
+
+    /// Why there is not one task.
+    pub(super) fn nothing(&self) -> String {
+        match &self.vein {
+            Vein::Commits(_) => format!(
+                "none of {} commits became a task: one has to change code and tests, and to say what it does",
+                self.all
+            ),
+            Vein::Exercises(..) => "no function was found that a test in Python names".to_owned(),
+        }
+    }
+}
