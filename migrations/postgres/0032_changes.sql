@@ -45,3 +45,7 @@ create trigger memories_noted_added_or_gone after insert or delete on memories
     for each row execute function scope_changed('memory');
 create trigger memories_noted_changed after update of text, valid_until_ms, superseded_by, paused on memories
     for each row execute function scope_changed('memory');
+
+-- The files of an erasure are gone, and so are copies of them to go.
+create trigger forgets_noted_done after update of done on forgets
+    for each row execute function scope_changed('policy');

@@ -80,3 +80,10 @@ create trigger memories_noted_gone after delete on memories begin
     values ('memory', old.scope_number, (select coalesce(max(number), 0) + 1 from changes))
     on conflict (topic, scope_number) do update set number = excluded.number;
 end;
+
+-- The files of an erasure are gone, and so are copies of them to go.
+create trigger forgets_noted_done after update of done on forgets begin
+    insert into changes (topic, scope_number, number)
+    values ('policy', new.scope_number, (select coalesce(max(number), 0) + 1 from changes))
+    on conflict (topic, scope_number) do update set number = excluded.number;
+end;

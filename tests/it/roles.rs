@@ -78,6 +78,66 @@ async fn answers(app: &TestApp, wanted: impl Fn(&Value) -> bool) -> Value {
     panic!("the other process does not know it: {reply}");
 }
 
+/// A conversation goes on wherever it is sent, and what is said there answers what was said here.
+async fn a_conversation_goes_on(one: &TestApp, other: &TestApp) {
+    let first = one
+        .chat(ask("What is the capital of Italy?", 3))
+        .await
+        .unwrap();
+    let hone = |reply: &Value, name: &str| reply["hone"][name].as_str().unwrap().to_owned();
+    let (turn, session) = (hone(&first, "turn_id"), hone(&first, "session_id"));
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let mut body = ask("What is the capital of Italy?", 4);
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(first["choices"][0]["message"].clone());
+    messages.push(json!({"role": "user", "content": "Thank you, that helps!"}));
+    let second = other.chat(body).await.unwrap();
+    assert_eq!(hone(&second, "session_id"), session, "{second}");
+    let path = format!("/v1/turns/{turn}");
+    let answered = other.until(&path, |turn| {
+        turn["next_state"][0]["text"] == "Thank you, that helps!"
+    });
+    answered.await.unwrap();
+}
+
+/// A version that is withdrawn at one is answered by neither.
+async fn a_version_is_withdrawn(one: &TestApp, other: &TestApp) {
+    let before = other.chat(ask("Hello!", 1)).await.unwrap();
+    let before = before["hone"]["policy_version"].as_u64().unwrap();
+    let undone = other
+        .post("/v1/versions/0/rollback", json!({}))
+        .await
+        .unwrap();
+    let now = undone["version"].as_u64().unwrap();
+    assert!(now > before, "{undone}");
+    answers(one, |hone| hone["policy_version"].as_u64() == Some(now)).await;
+}
+
+/// What is forgotten at one leaves the store and every copy.
+async fn forgotten_everywhere(one: &TestApp, other: &TestApp, folder: &Path) {
+    let wish = other
+        .post("/v1/forget", json!({"all": true}))
+        .await
+        .unwrap();
+    let path = format!("/v1/forget/{}", wish["id"].as_str().unwrap());
+    other
+        .until(&path, |wish| wish["state"] == "done")
+        .await
+        .unwrap();
+    let mut left = Vec::new();
+    for _ in 0..LOOKS {
+        left = files_below(folder);
+        left.retain(|path| path.to_string_lossy().contains("adapters"));
+        if left.is_empty() {
+            break;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    assert_eq!(left, Vec::<PathBuf>::new());
+    // The other gateway still answers.
+    one.chat(ask("Hello!", 1)).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_process_does_the_others_know() {
     let (folder, _) = temporary().unwrap();
@@ -112,27 +172,9 @@ async fn what_one_process_does_the_others_know() {
         "adapters are in the store"
     );
 
-    // A conversation goes on wherever it is sent, and what is said there answers what was said here.
-    let first = one
-        .chat(ask("What is the capital of Italy?", 3))
-        .await
-        .unwrap();
-    let hone = |reply: &Value, name: &str| reply["hone"][name].as_str().unwrap().to_owned();
-    let (turn, session) = (hone(&first, "turn_id"), hone(&first, "session_id"));
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let mut body = ask("What is the capital of Italy?", 4);
-    let messages = body["messages"].as_array_mut().unwrap();
-    messages.push(first["choices"][0]["message"].clone());
-    messages.push(json!({"role": "user", "content": "Thank you, that helps!"}));
-    let second = other.chat(body).await.unwrap();
-    assert_eq!(hone(&second, "session_id"), session, "{second}");
-    let path = format!("/v1/turns/{turn}");
-    let answered = other.until(&path, |turn| {
-        turn["next_state"][0]["text"] == "Thank you, that helps!"
-    });
-    answered.await.unwrap();
+    a_conversation_goes_on(&one, &other).await;
 
-    // A memory of one is shown by the other, and one that is forgotten is not.
+    // A memory of one is known to the other.
     let noted = json!({"text": "The user is vegetarian."});
     let memory = one.post("/v1/memories", noted).await.unwrap();
     let id = memory["id"].as_str().unwrap();
@@ -141,46 +183,18 @@ async fn what_one_process_does_the_others_know() {
     });
     told.await.unwrap();
 
-    // A version that is withdrawn at one is answered by neither.
-    let before = other.chat(ask("Hello!", 1)).await.unwrap();
-    let before = before["hone"]["policy_version"].as_u64().unwrap();
-    let undone = other
-        .post("/v1/versions/0/rollback", json!({}))
-        .await
-        .unwrap();
-    let now = undone["version"].as_u64().unwrap();
-    assert!(now > before, "{undone}");
-    answers(&one, |hone| hone["policy_version"].as_u64() == Some(now)).await;
+    a_version_is_withdrawn(&one, &other).await;
 
     // Who may not be learned from any more is not, wherever they ask.
-    consent(&one, "serve").await;
+    consent(&one, "off").await;
     answers(&other, |hone| hone["collected"] == false).await;
     consent(&one, "full").await;
     answers(&other, |hone| hone["collected"] == true).await;
 
-    // What is forgotten leaves the store and every copy.
-    let wish = other
-        .post("/v1/forget", json!({"all": true}))
-        .await
-        .unwrap();
-    let path = format!("/v1/forget/{}", wish["id"].as_str().unwrap());
-    other
-        .until(&path, |wish| wish["state"] == "done")
-        .await
-        .unwrap();
-    assert!(one.get(&format!("/v1/turns/{}", turns[0])).await.is_err());
+    forgotten_everywhere(&one, &other, folder.path()).await;
     let listed = one.get("/v1/memories").await.unwrap();
     assert!(!listed.to_string().contains(id), "{listed}");
-    let mut left = Vec::new();
-    for _ in 0..LOOKS {
-        left = files_below(folder.path());
-        left.retain(|path| path.to_string_lossy().contains("adapters"));
-        if left.is_empty() {
-            break;
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    assert_eq!(left, Vec::<PathBuf>::new());
+    assert!(one.get(&format!("/v1/turns/{}", turns[0])).await.is_err());
     for app in [one, other, learner] {
         app.stop().await.unwrap();
     }
@@ -199,8 +213,9 @@ impl S3 {
         let program = root.join("target/venv/bin/moto_server");
         assert!(program.exists(), "moto is not installed: make setup");
         // Free a moment ago; nobody else of this test takes it.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = port.local_addr().unwrap().port();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
         let child = Command::new(program)
             .args(["-H", "127.0.0.1", "-p", &port.to_string()])
             .stdin(Stdio::null())
@@ -269,6 +284,51 @@ async fn talk(url: &str, round: u64, told: &mut Vec<String>) {
     }
 }
 
+/// The program with some loops, over a database and an S3 server.
+fn process(folder: &Path, names: &[&str], url: &str, s3: &S3) -> Command {
+    let config = format!(
+        "loops = {names:?}\n[store]\nurl = {url:?}\nobjects = \"s3://hone/adapters\"\n\
+         [train]\nbatch_turns = 4\nbatch_turns_min = 4\ntick_ms = 100\nexplicit_wait_ms = 600000\n\
+         [train.gate]\nheld_out_share = 0.0\n[serve]\nprove_interval_ms = 100\n[judge]\nlease_ms = 1000\n"
+    );
+    let arguments = serving(folder, &config);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut command = program(&arguments);
+    command.env("AWS_ENDPOINT_URL", &s3.url);
+    for (name, value) in [
+        ("AWS_ACCESS_KEY_ID", "none"),
+        ("AWS_SECRET_ACCESS_KEY", "none"),
+        ("AWS_REGION", "us-east-1"),
+    ] {
+        command.env(name, value);
+    }
+    command
+}
+
+/// The version of which both gateways answer, which has learned something.
+async fn both_answer_with(gateways: &[&str]) -> u64 {
+    let http = client().unwrap();
+    let mut versions = Vec::new();
+    for _ in 0..LOOKS {
+        versions.clear();
+        for at in gateways {
+            let reply = post(&http, at, "/v1/chat/completions", ask("Hello!", 1))
+                .await
+                .unwrap();
+            versions.push(reply["hone"]["policy_version"].as_u64().unwrap());
+        }
+        if versions[0] >= 1 && versions[0] == versions[1] {
+            break;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    assert!(
+        versions[0] >= 1 && versions[0] == versions[1],
+        "{versions:?}"
+    );
+    versions[0]
+}
+
 /// Two gateways and a learner over PostgreSQL and S3, one of them killed in each round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_process_may_be_killed_and_nothing_acknowledged_is_lost() {
@@ -276,25 +336,7 @@ async fn any_process_may_be_killed_and_nothing_acknowledged_is_lost() {
     let (folder, _) = temporary().unwrap();
     let url = fresh("roles_killed").await;
     let s3 = S3::start().await;
-    let process = |name: &str, names: &[&str]| {
-        let config = format!(
-            "loops = {names:?}\n[store]\nurl = {url:?}\nobjects = \"s3://hone/adapters\"\n\
-             [train]\nbatch_turns = 4\nbatch_turns_min = 4\ntick_ms = 100\nexplicit_wait_ms = 600000\n\
-             [train.gate]\nheld_out_share = 0.0\n[serve]\nprove_interval_ms = 100\n[judge]\nlease_ms = 1000\n"
-        );
-        let arguments = serving(&folder.path().join(name), &config);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let mut command = program(&arguments);
-        command.env("AWS_ENDPOINT_URL", &s3.url);
-        for (name, value) in [
-            ("AWS_ACCESS_KEY_ID", "none"),
-            ("AWS_SECRET_ACCESS_KEY", "none"),
-            ("AWS_REGION", "us-east-1"),
-        ] {
-            command.env(name, value);
-        }
-        command
-    };
+    let process = |name: &str, names: &[&str]| process(&folder.path().join(name), names, &url, &s3);
     let makes: [&dyn Fn() -> Command; 3] = [
         &|| process("one", &GATEWAY),
         &|| process("other", &GATEWAY),
@@ -341,25 +383,7 @@ async fn any_process_may_be_killed_and_nothing_acknowledged_is_lost() {
         let found: Result<Value, _> = get(&http, at, &format!("/v1/turns/{turn}")).await;
         assert!(found.is_ok(), "{turn} was acknowledged and is gone");
     }
-    // It has learned, and both gateways answer with the same version.
-    let mut versions = Vec::new();
-    for _ in 0..LOOKS {
-        versions.clear();
-        for at in &gateways {
-            let reply = post(&http, at, "/v1/chat/completions", ask("Hello!", 1))
-                .await
-                .unwrap();
-            versions.push(reply["hone"]["policy_version"].as_u64().unwrap());
-        }
-        if versions[0] >= 1 && versions[0] == versions[1] {
-            break;
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    assert!(
-        versions[0] >= 1 && versions[0] == versions[1],
-        "{versions:?}"
-    );
+    let version = both_answer_with(&gateways).await;
     for server in servers.into_iter().flatten() {
         let ended = server.stop();
         assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -369,6 +393,6 @@ async fn any_process_may_be_killed_and_nothing_acknowledged_is_lost() {
     println!(
         "{} turns were acknowledged over {ROUNDS} kills, and version {} serves",
         told.len(),
-        versions[0]
+        version
     );
 }

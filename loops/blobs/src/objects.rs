@@ -108,6 +108,8 @@ fn opened(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
     match url.scheme() {
         "s3" => {
             let bucket = url.host_str().unwrap_or_default();
+            // The client looks for a default one; whoever set it first decides.
+            let _set = rustls::crypto::ring::default_provider().install_default();
             let options = ClientOptions::new().with_connect_timeout(CONNECT);
             let retry = RetryConfig {
                 backoff: BackoffConfig::default(),

@@ -156,7 +156,7 @@ impl Store for SqliteStore {
 
     async fn rung(&self) {
         // Nobody else writes here.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     async fn begin(&self) -> Result<Writing, LedgerError> {
