@@ -87,3 +87,5 @@ create trigger forgets_noted_done after update of done on forgets begin
     values ('policy', new.scope_number, (select coalesce(max(number), 0) + 1 from changes))
     on conflict (topic, scope_number) do update set number = excluded.number;
 end;
+
+pragma user_version = 32;

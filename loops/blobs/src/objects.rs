@@ -107,7 +107,8 @@ fn opened(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
     let prefix = Path::from_url_path(url.path()).map_err(|error| error.to_string())?;
     match url.scheme() {
         "s3" => {
-            let bucket = url.host_str().unwrap_or_default();
+            let bucket = url.host_str().filter(|name| !name.is_empty());
+            let bucket = bucket.ok_or("it names no bucket; write s3://BUCKET/PREFIX")?;
             // The client looks for a default one; whoever set it first decides.
             let _set = rustls::crypto::ring::default_provider().install_default();
             let options = ClientOptions::new().with_connect_timeout(CONNECT);
@@ -116,7 +117,7 @@ fn opened(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
                 max_retries: TRIES,
                 retry_timeout: TRYING,
             };
-            let endpoint = std::env::var("AWS_ENDPOINT_URL").unwrap_or_default();
+            let endpoint = endpoint()?;
             let store = AmazonS3Builder::from_env()
                 .with_bucket_name(bucket)
                 .with_client_options(options)
@@ -139,6 +140,32 @@ fn opened(address: &str) -> Result<Arc<dyn ObjectStore>, String> {
     }
 }
 
+/// The address of another S3 server than Amazon's, where the environment names one; empty where it does not.
+fn endpoint() -> Result<String, String> {
+    let name = "AWS_ENDPOINT_URL";
+    let endpoint = std::env::var(name).unwrap_or_default();
+    let is_web = |url: Url| ["http", "https"].contains(&url.scheme()) && url.has_host();
+    match endpoint.is_empty() || Url::parse(&endpoint).is_ok_and(is_web) {
+        true => Ok(endpoint),
+        false => Err(format!(
+            "{name} is {endpoint:?}; write http://HOST:PORT or https://HOST"
+        )),
+    }
+}
+
+/// What a store says to whoever may not use it, or to a wrong address; everything else may pass.
+fn is_final(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotFound { .. }
+            | Error::InvalidPath { .. }
+            | Error::PermissionDenied { .. }
+            | Error::Unauthenticated { .. }
+            | Error::NotSupported { .. }
+            | Error::NotImplemented { .. }
+    )
+}
+
 impl ObjectBlobs {
     /// Opens a store; `cache` is a folder of this process alone, which holds at most `cache_bytes_max` bytes. No file may
     /// be larger than `file_bytes_max`.
@@ -151,10 +178,15 @@ impl ObjectBlobs {
         cache_bytes_max: u64,
         file_bytes_max: u64,
     ) -> Result<Self, BlobError> {
+        let advice = match address.starts_with("s3:") {
+            true => {
+                "correct it, or what AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL say"
+            }
+            false => "correct it, or make the folder writable for this user",
+        };
         let unusable = |error: String| {
             BlobError::Unusable(format!(
-                "store.objects {address} cannot be used ({error}); correct it, and for s3:// what AWS_ACCESS_KEY_ID, \
-                 AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL say"
+                "store.objects {address} cannot be used ({error}); {advice}"
             ))
         };
         let store = opened(address).map_err(unusable)?;
@@ -178,6 +210,19 @@ impl ObjectBlobs {
         };
         match blobs.wait(probe) {
             Some(Ok(_)) => Ok(blobs),
+            // What was fetched before can be served.
+            Some(Err(error)) if !is_final(&error) && !blobs.cache.keys().is_empty() => {
+                let error = first_line(&error);
+                tracing::warn!(
+                    error,
+                    address,
+                    "the object store is away; only local copies are served"
+                );
+                Ok(blobs)
+            }
+            Some(Err(Error::NotFound { .. })) => {
+                Err(unusable("there is no such bucket".to_owned()))
+            }
             Some(Err(error)) => Err(unusable(first_line(&error))),
             None => Err(unusable("its thread ended".to_owned())),
         }
@@ -359,6 +404,7 @@ fn first_line(error: &Error) -> String {
         source = inner.source();
     }
     let line = text.lines().next().unwrap_or_default();
+    let line = line.split(": <").next().unwrap_or(line);
     line.chars().take(300).collect()
 }
 

@@ -27,7 +27,7 @@ const HELD_OUT_SHARE: f64 = 0.2;
 
 /// The content of a file: a text, or bytes in base64.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a file is a text, or {\"base64\": \"...\"}")]
 pub enum FileContent {
     /// A text in UTF-8.
     Text(String),
@@ -64,7 +64,10 @@ impl FileContent {
 
 /// A file of a task: its content, or the SHA-256 of one that is in the set or among `files`.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a file is a text, {\"base64\": \"...\"} or {\"sha256\": \"64 hexadecimal digits\"}"
+)]
 pub enum TaskFile {
     /// Its content.
     Content(FileContent),

@@ -84,7 +84,7 @@ impl Players {
         let opened_ms = millis(begun);
         let mut work = Work::new(access);
         let deadline = begun + Duration::from_secs(episode.task.agent_seconds);
-        let agent = self.agent(episode, &*jail, &mut work);
+        let agent = self.agent(episode, &*jail, &mut work, deadline);
         let ended = timeout_at(deadline.into(), agent).await;
         drop(gate);
         work.seen = work.access.seen();
@@ -164,11 +164,12 @@ impl Players {
         episode: &Episode,
         jail: &dyn Jail,
         work: &mut Work,
+        deadline: Instant,
     ) -> Result<JobReason, Played> {
         match episode.how.agent {
             AgentKind::Bash => self.shell(episode, jail, work).await,
             AgentKind::Answer => self.answer(episode, jail, work).await,
-            AgentKind::Command => self.command(episode, jail, work).await,
+            AgentKind::Command => self.command(episode, jail, work, deadline).await,
         }
     }
 

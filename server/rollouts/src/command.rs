@@ -1,6 +1,6 @@
 //! An agent that is a program: it runs in the jail and asks the model by HTTP, like everywhere else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hone_domain::JobReason;
 use hone_rollout::{Episode, Played};
@@ -17,6 +17,8 @@ const BASE: &str = "http://127.0.0.1:8088";
 const KEY: &str = "sk-hone-episode";
 /// Home of the agent: its own files are no part of its work.
 const HOME: &str = "/tmp/home";
+/// How long it takes at most to end an agent and to read what it wrote.
+const READING: Duration = Duration::from_millis(500);
 /// Most bytes of output of an agent, which may show every step.
 const OUTPUT_BYTES: u64 = 256 << 20;
 
@@ -27,11 +29,13 @@ impl Players {
         episode: &Episode,
         jail: &dyn Jail,
         work: &mut Work,
+        deadline: Instant,
     ) -> Result<JobReason, Played> {
         let line = episode.how.command.as_deref().unwrap_or_default();
-        let seconds = Duration::from_secs(episode.task.agent_seconds);
+        // A little before the episode's own end, so that what it wrote is still read.
+        let most = deadline.saturating_duration_since(Instant::now() + READING);
         let command = command(line, &episode.task.instruction, &self.model);
-        let result = jail.exec(command.timeout(seconds)).await;
+        let result = jail.exec(command.timeout(most)).await;
         work.tool_ms = result.wall_ms;
         work.output = Some(tail(&result));
         if result.outcome == Outcome::Unknown {

@@ -124,6 +124,13 @@ fn executor(config: &ToolsConfig) -> Result<Arc<dyn Executor>, String> {
                 .to_owned(),
         ),
         ExecutorKind::Bubblewrap => {
+            // A jail that cannot be made is no fault of a task.
+            if let Some(missing) = config.mounts.iter().find(|folder| !folder.is_dir()) {
+                return Err(format!(
+                    "tools.mounts has {}, which is no folder here; correct it, or leave it out",
+                    missing.display()
+                ));
+            }
             let jails = Bubblewrap::new(guest).map_err(|error| error.to_string())?;
             jails.check().map_err(|error| error.to_string())?;
             Ok(Arc::new(jails))

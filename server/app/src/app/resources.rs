@@ -124,8 +124,8 @@ async fn settle_late(
 async fn check_adapters_are_here(
     ledger: &dyn StoredLedger,
     blobs: &Arc<dyn Blobs>,
-    folder: &Path,
-    is_new: bool,
+    (folder, is_new): (&Path, bool),
+    objects: &str,
 ) -> Result<(), String> {
     let kept = ledger.kept_blobs().await.map_err(|e| e.to_string())?;
     let (keys, seen) = (kept.clone(), blobs.clone());
@@ -134,6 +134,13 @@ async fn check_adapters_are_here(
     let any = tokio::task::spawn_blocking(any).await.unwrap_or(true);
     if kept.is_empty() || any || !is_new {
         return Ok(());
+    }
+    if !objects.is_empty() {
+        return Err(format!(
+            "the ledger keeps {} adapters and store.objects {objects} has none of them; name the store that has them, or copy its \
+             objects there",
+            kept.len()
+        ));
     }
     Err(format!(
         "the ledger keeps {} adapters and the data folder {} has none of them; start with the folder that has them \
@@ -163,7 +170,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let blobs = blobs
         .map_err(|e| e.to_string())?
         .map_err(|e| e.to_string())?;
-    check_adapters_are_here(&*ledger, &blobs, &folder, is_new).await?;
+    check_adapters_are_here(&*ledger, &blobs, (&folder, is_new), &config.store.objects).await?;
     let changes_seen = ledger.newest_change().await.map_err(|e| e.to_string())?;
     let turns_seen = ledger.newest_turn().await.map_err(|e| e.to_string())?;
     let late = LateTurns::open(&folder)

@@ -12,7 +12,7 @@ mod sections;
 mod settings;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -231,7 +231,28 @@ impl Config {
         self.memory.validate()?;
         self.rollout.validate()?;
         self.tools.validate()?;
+        self.check_mounts()?;
         self.train.validate()
+    }
+
+    /// Agents in jails are to see nothing of the data folder.
+    fn check_mounts(&self) -> Result<(), String> {
+        let Ok(data) = self.store.folder() else {
+            return Ok(());
+        };
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let data = real(&data);
+        let shows = |mount: &&PathBuf| {
+            let mount = real(mount);
+            data.starts_with(&mount) || mount.starts_with(&data)
+        };
+        match self.tools.mounts.iter().find(shows) {
+            None => Ok(()),
+            Some(mount) => Err(format!(
+                "tools.mounts has {}, which would show the data folder to agents; mount only the folders of their programs",
+                mount.display()
+            )),
+        }
     }
 
     /// Whether a loop runs in this process.

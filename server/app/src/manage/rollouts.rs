@@ -242,7 +242,29 @@ fn one(rollout: &Value) -> String {
         ("mean reward", Right),
     ];
     text.push_str(&table(&names, &rows.collect::<Vec<_>>()));
+    let count = |state: &str| rollout["episodes"][state].as_u64().unwrap_or(0);
+    let without = count("failed") + count("skipped");
+    if without > 0 {
+        let id = text_of(&rollout["id"]);
+        text.push_str(&format!(
+            "{without} without a reward; hone rollout episodes {id} says why\n"
+        ));
+    }
     text
+}
+
+/// Why an episode has no reward, as far as it was told: the last line of what its agent or its tests wrote.
+fn why(episode: &Value) -> String {
+    let result = &episode["result"];
+    let said = [&result["error"], &result["output"], &result["what"]];
+    let said = said.into_iter().find_map(|text| text.as_str());
+    let last = said.unwrap_or_default().trim_end().lines().next_back();
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let last: String = last.unwrap_or_default().chars().map(plain).collect();
+    match episode["reward"].is_null() {
+        true => last.trim().chars().take(80).collect(),
+        false => String::new(),
+    }
 }
 
 fn episodes(answer: &Value) -> String {
@@ -263,6 +285,7 @@ fn episodes(answer: &Value) -> String {
                 number(&episode["version"]),
                 number(&episode["result"]["steps"]),
                 text_of(&episode["session_id"]),
+                why(episode),
             ]
         });
     let names = [
@@ -273,6 +296,7 @@ fn episodes(answer: &Value) -> String {
         ("version", Right),
         ("steps", Right),
         ("session", Left),
+        ("", Left),
     ];
     table(&names, &rows.collect::<Vec<_>>())
 }
@@ -282,6 +306,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_episode_without_a_reward_says_why() {
+        let episode = json!({
+            "id": "job_1", "state": "failed", "reason": "agent", "reward": null, "version": null, "session_id": null,
+            "result": {"steps": 0, "output": "starting\n\u{1b}[31mclaude: not found\n"},
+        });
+        let text = episodes(&json!({"data": [episode]}));
+        assert!(text.contains("[31mclaude: not found"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        let rollout = json!({"id": "rol_1", "episodes": {"failed": 2}, "versions": []});
+        assert!(one(&rollout).contains("2 without a reward; hone rollout episodes rol_1"));
+    }
 
     #[test]
     fn a_rollout_is_told_in_lines() {

@@ -199,7 +199,9 @@ async fn remove(server: &Server, set: &str) -> Result<Value, String> {
 }
 
 fn text_of(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+    let text = value.as_str().unwrap_or_default();
+    // A terminal does as it is told.
+    text.replace(|c: char| c.is_control() && c != '\n', " ")
 }
 
 fn list(answer: &Value) -> String {

@@ -55,7 +55,7 @@ fn file_of(config: &Config) -> Result<SqliteConfig, String> {
         LedgerPlace::Sqlite(sqlite) => Ok(sqlite),
         LedgerPlace::Postgres(_) => Err(
             "the ledger is in PostgreSQL (store.url): copy it with pg_dump and put it back with pg_restore; copy the \
-             folder blobs of the data folder along with it"
+             folder blobs of the data folder, or what store.objects names, along with it"
                 .to_owned(),
         ),
     }
