@@ -201,6 +201,41 @@ async fn what_one_process_does_the_others_know() {
     assert_eq!(broken_laws(&url).await, Vec::<String>::new());
 }
 
+/// Adapters that were learned with a data folder alone are served from an object store that is added later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn adapters_of_a_data_folder_are_copied_to_a_store_that_is_added() {
+    let (folder, data) = temporary().unwrap();
+    let url = fresh("roles_adopted").await;
+    let mut changes = one_version_per_four_answers();
+    changes.push(("store.url", url.as_str().into()));
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    teach(&app, "first", 4).await;
+    let has_learned = |hone: &Value| hone["policy_version"].as_u64() >= Some(1);
+    answers(&app, has_learned).await;
+    app.stop().await.unwrap();
+    let store = folder.path().join("store");
+    let address = format!("file://{}", store.display());
+    changes.push(("store.objects", address.into()));
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    answers(&app, has_learned).await;
+    let copied = files_below(&store);
+    let is_manifest = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    assert!(copied.iter().any(is_manifest), "{copied:?}");
+    app.stop().await.unwrap();
+
+    // Without them, nothing starts that would serve another model than was learned.
+    std::fs::remove_dir_all(&store).unwrap();
+    for left in ["blobs", "objects"] {
+        std::fs::remove_dir_all(data.join(left)).unwrap();
+    }
+    let refused = TestApp::start(&data, &changes).await.err().unwrap();
+    let told = refused.to_string();
+    assert!(
+        told.contains("set store.objects to the store that has them"),
+        "{told}"
+    );
+}
+
 /// An S3 server on a port of its own; it ends with this.
 struct S3 {
     child: Child,

@@ -550,7 +550,7 @@ mod tests {
             (json!({"environment": {"a": {"base64": "!"}}}), "a: "),
             (
                 json!({"environment": {"a": {"sha256": "12"}}}),
-                "did not match",
+                "64 hexadecimal digits",
             ),
             (
                 json!({"environment": {"a": "x".repeat(TASK_BYTES_MAX as usize)}}),

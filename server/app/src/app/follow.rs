@@ -47,7 +47,7 @@ async fn look(resources: Resources, stop: Shutdown) {
         match taken.await {
             Ok(()) => {}
             Err(error) => {
-                tracing::debug!(%error, "changes of other processes could not be read");
+                tracing::warn!(%error, "changes that other processes made could not be read");
                 tokio::select! {
                     () = sleep(LOOK_EVERY) => {}
                     () = stop.wait() => return,

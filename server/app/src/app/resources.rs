@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex, Spool};
-use hone_domain::{BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
+use hone_domain::{BlobError, BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
 use hone_ledger::{
     Answers, Changes, Jobs, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage,
     Versions,
@@ -132,15 +133,17 @@ async fn check_adapters_are_here(
     let is_here = move |key: &BlobKey| seen.has(key).unwrap_or(true);
     let any = move || keys.iter().any(|(key, _)| is_here(key));
     let any = tokio::task::spawn_blocking(any).await.unwrap_or(true);
-    if kept.is_empty() || any || !is_new {
+    if kept.is_empty() || any {
         return Ok(());
     }
     if !objects.is_empty() {
         return Err(format!(
-            "the ledger keeps {} adapters and store.objects {objects} has none of them; name the store that has them, or copy its \
-             objects there",
+            "the ledger keeps {} adapters and store.objects {objects} has none of them; set store.objects to the store that has them",
             kept.len()
         ));
+    }
+    if !is_new {
+        return Ok(());
     }
     Err(format!(
         "the ledger keeps {} adapters and the data folder {} has none of them; start with the folder that has them \
@@ -148,6 +151,42 @@ async fn check_adapters_are_here(
         kept.len(),
         folder.display()
     ))
+}
+
+/// Copies adapters of the data folder to an object store that does not have them yet.
+async fn adopt(
+    ledger: &dyn StoredLedger,
+    blobs: &Arc<dyn Blobs>,
+    folder: &Path,
+) -> Result<(), String> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let kept = ledger.kept_blobs().await.map_err(|e| e.to_string())?;
+    let (to, folder) = (blobs.clone(), folder.to_owned());
+    let copy = move || {
+        let from = FsBlobs::open(&folder, u64::MAX)?;
+        for (key, _) in kept {
+            let names = from.files(&key)?;
+            if names.is_empty() || to.has(&key)? {
+                continue;
+            }
+            let files = names.into_iter().map(|name| {
+                let bytes = from.get(&key, &name)?;
+                Ok((name, bytes))
+            });
+            to.put(&key, &files.collect::<Result<Vec<_>, BlobError>>()?)?;
+            tracing::info!(
+                blob = key.as_str(),
+                "an adapter was copied to the object store"
+            );
+        }
+        Ok::<_, BlobError>(())
+    };
+    let copied = tokio::task::spawn_blocking(copy).await;
+    copied
+        .map_err(|e| e.to_string())?
+        .map_err(|e: BlobError| e.to_string())
 }
 
 fn open_spool(folder: &Path, bytes_max: u64) -> Result<Spool, String> {
@@ -170,6 +209,9 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let blobs = blobs
         .map_err(|e| e.to_string())?
         .map_err(|e| e.to_string())?;
+    if !config.store.objects.is_empty() {
+        adopt(&*ledger, &blobs, &folder.join("blobs")).await?;
+    }
     check_adapters_are_here(&*ledger, &blobs, (&folder, is_new), &config.store.objects).await?;
     let changes_seen = ledger.newest_change().await.map_err(|e| e.to_string())?;
     let turns_seen = ledger.newest_turn().await.map_err(|e| e.to_string())?;

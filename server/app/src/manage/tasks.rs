@@ -93,6 +93,7 @@ pub(crate) fn tasks(command: TasksCommand) -> Result<ExitCode, String> {
             server,
         } => match mine.from {
             Source::Folder => {
+                mine.check_unused()?;
                 let set = set_of(&folder, name, held_out)?;
                 show(&server, add(&server, set), one)
             }

@@ -104,12 +104,12 @@ impl Miner {
     pub(super) fn hint(&self) -> Option<String> {
         match &self.vein {
             Vein::Commits(_) if self.workshop.repository.is_shallow() => Some(format!(
-                "this clone is shallow and has {} commits; git fetch --unshallow brings the others",
+                "this clone is shallow, and {} commits were read; git fetch --unshallow brings the others",
                 self.all
             )),
             Vein::Commits(_) => Some(
-                "there were no more commits; --commits and --since say how many are looked at, and --from functions or \
-                 --from mutations makes tasks of code in Python without its history"
+                "all commits that --commits and --since select were read; raise --commits, give an earlier --since, or use \
+                 --from functions or --from mutations (Python)"
                     .to_owned(),
             ),
             Vein::Exercises(..) => None,

@@ -38,3 +38,23 @@ pub(crate) struct MineArgs {
     #[arg(long, value_name = "COMMAND")]
     pub(super) test: Option<String>,
 }
+
+impl MineArgs {
+    /// Refuses what means nothing for a folder of tasks.
+    ///
+    /// # Errors
+    /// The first option that does.
+    pub(crate) fn check_unused(&self) -> Result<(), String> {
+        let given = [
+            ("--since", self.since.is_some()),
+            ("--path", self.path.is_some()),
+            ("--test", self.test.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((option, _)) => Err(format!(
+                "{option} is for tasks made of a repository; say --from git, functions or mutations as well"
+            )),
+        }
+    }
+}

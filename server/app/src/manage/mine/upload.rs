@@ -186,7 +186,7 @@ impl<'a> Upload<'a> {
         match set {
             Some(set) if ready > 0 => Ok(set),
             Some(_) => Err(format!(
-                "no task is ready: none could tell a solution from none; hone tasks show {} says why",
+                "no task is ready: the check refused all of them; hone tasks show {} says why",
                 self.name
             )),
             None => Err(miner.nothing()),
