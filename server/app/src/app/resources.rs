@@ -198,21 +198,32 @@ fn open_spool(folder: &Path, bytes_max: u64) -> Result<Spool, String> {
     })
 }
 
-/// Opens ledger and blobs; the error names the file and the remedy.
-pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
-    let folder = config.store.folder()?;
-    let place = config.store.place(&folder, &config.loops);
-    let ledger = place.open().await.map_err(|e| e.to_string())?;
-    let (store, place) = (config.store.clone(), folder.clone());
+/// Opens what has the adapters, and looks whether they are there.
+async fn open_blobs(
+    config: &Config,
+    ledger: &dyn StoredLedger,
+    folder: &Path,
+) -> Result<Arc<dyn Blobs>, String> {
+    let (store, place) = (config.store.clone(), folder.to_owned());
     let is_new = !folder.join("blobs").exists();
     let blobs = tokio::task::spawn_blocking(move || store.blobs(&place)).await;
     let blobs = blobs
         .map_err(|e| e.to_string())?
         .map_err(|e| e.to_string())?;
-    if !config.store.objects.is_empty() {
-        adopt(&*ledger, &blobs, &folder.join("blobs")).await?;
+    let objects = &config.store.objects;
+    if !objects.is_empty() {
+        adopt(ledger, &blobs, &folder.join("blobs")).await?;
     }
-    check_adapters_are_here(&*ledger, &blobs, (&folder, is_new), &config.store.objects).await?;
+    check_adapters_are_here(ledger, &blobs, (folder, is_new), objects).await?;
+    Ok(blobs)
+}
+
+/// Opens ledger and blobs; the error names the file and the remedy.
+pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
+    let folder = config.store.folder()?;
+    let place = config.store.place(&folder, &config.loops);
+    let ledger = place.open().await.map_err(|e| e.to_string())?;
+    let blobs = open_blobs(config, &*ledger, &folder).await?;
     let changes_seen = ledger.newest_change().await.map_err(|e| e.to_string())?;
     let turns_seen = ledger.newest_turn().await.map_err(|e| e.to_string())?;
     let late = LateTurns::open(&folder)
