@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use hone_domain::{BlobError, BlobKey};
 
-use crate::objects::{Manifest, digest};
+use crate::manifest::{Manifest, digest};
 
 /// The name of a manifest's copy; no file of a blob has it.
 const MANIFEST: &str = ".manifest";

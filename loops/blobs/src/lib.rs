@@ -5,6 +5,7 @@
 //! ledger's lock file sees to that).
 
 mod cache;
+mod manifest;
 mod objects;
 
 use std::fs::{self, File, OpenOptions};

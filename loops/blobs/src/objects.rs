@@ -20,12 +20,11 @@ use object_store::{
     BackoffConfig, ClientOptions, Error, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
     RetryConfig,
 };
-use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use tokio::runtime::Runtime;
 use url::Url;
 
 use crate::cache::Cache;
+use crate::manifest::{Entry, Manifest, digest};
 use crate::{check_files, check_name};
 
 /// Where manifests and files lie below the prefix.
@@ -37,49 +36,6 @@ const PROBE: &str = "hone";
 const CONNECT: Duration = Duration::from_secs(5);
 const TRIES: usize = 3;
 const TRYING: Duration = Duration::from_secs(20);
-
-/// A file of a blob.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
-    /// SHA-256 of its content, in hex.
-    sha256: String,
-    bytes: u64,
-}
-
-/// What a blob is made of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Manifest {
-    /// The key below whose name its files lie.
-    folder: String,
-    files: BTreeMap<String, Entry>,
-}
-
-impl Manifest {
-    fn of(key: &BlobKey, files: &[(String, Vec<u8>)]) -> Self {
-        let entry = |bytes: &Vec<u8>| Entry {
-            sha256: digest(bytes),
-            bytes: bytes.len() as u64,
-        };
-        Self {
-            folder: key.as_str().to_owned(),
-            files: files
-                .iter()
-                .map(|(name, bytes)| (name.clone(), entry(bytes)))
-                .collect(),
-        }
-    }
-
-    /// The digest of a file's content.
-    pub(crate) fn digest_of(&self, file: &str) -> Option<&str> {
-        self.files.get(file).map(|entry| &*entry.sha256)
-    }
-}
-
-/// SHA-256 in hex.
-pub(crate) fn digest(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// Immutable folders in an object store, with a local cache.
 pub struct ObjectBlobs {
