@@ -19,6 +19,17 @@ pub(crate) fn guest() -> PathBuf {
     guest
 }
 
+/// A server with jails that learns from every four answers.
+async fn with_jails(data: &Path) -> TestApp {
+    let mut changes = one_version_per_four_answers();
+    changes.extend([
+        ("tools.executor", "bubblewrap".into()),
+        ("tools.guest", guest().display().to_string().into()),
+        ("rollout.tick_ms", 100.into()),
+    ]);
+    TestApp::start(data, &changes).await.unwrap()
+}
+
 fn set(tasks: &[Value]) -> Value {
     json!({"name": "tasks", "tasks": tasks})
 }
@@ -100,13 +111,7 @@ async fn learned_from(app: &TestApp, rollout: &Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_are_checked_and_tried_and_what_they_pay_is_learned_from() {
     let (_guard, data) = temporary().unwrap();
-    let mut changes = one_version_per_four_answers();
-    changes.extend([
-        ("tools.executor", "bubblewrap".into()),
-        ("tools.guest", guest().display().to_string().into()),
-        ("rollout.tick_ms", 100.into()),
-    ]);
-    let app = TestApp::start(&data, &changes).await.unwrap();
+    let app = with_jails(&data).await;
     let set = checked(&app).await;
     let order =
         json!({"task_set": set, "agent": "answer", "attempts": 6, "groups": 4, "tokens_max": 48});
@@ -255,13 +260,7 @@ print("done, said the agent")
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_in_a_jail_asks_like_everywhere_else_and_may_do_nothing_more() {
     let (_guard, data) = temporary().unwrap();
-    let mut changes = one_version_per_four_answers();
-    changes.extend([
-        ("tools.executor", "bubblewrap".into()),
-        ("tools.guest", guest().display().to_string().into()),
-        ("rollout.tick_ms", 100.into()),
-    ]);
-    let app = TestApp::start(&data, &changes).await.unwrap();
+    let app = with_jails(&data).await;
     let seen = r#"[200, [403, 403, 403, 403, 403, 403, 403], 200, 403, "this episode has used its 2 steps; end now"]"#;
     let task = json!({
         "name": "capital", "instruction": "What is the capital of France?", "held_out": false,

@@ -306,7 +306,7 @@ impl ObjectBlobs {
             .collect())
     }
 
-    /// Removes the files of a folder, unless another manifest still names them.
+    /// Removes the files below a key.
     fn remove_files(&self, key: &BlobKey) -> Result<(), BlobError> {
         let path = Path::from(format!("{FILES}/{key}", key = key.as_str()));
         for (object, _, _) in self.below(key.as_str(), path)? {
@@ -315,7 +315,7 @@ impl ObjectBlobs {
         Ok(())
     }
 
-    /// Checks that the files of a manifest are what it says, and fetches them into the cache.
+    /// A file as the store has it, which is kept in the cache where it is what the manifest says.
     fn fetch(&self, key: &BlobKey, manifest: &Manifest, file: &str) -> Result<Vec<u8>, BlobError> {
         let missing = || BlobError::Missing {
             key: key.as_str().to_owned(),

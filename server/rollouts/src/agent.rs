@@ -91,26 +91,22 @@ impl Players {
         let agent_ms = millis(begun) - opened_ms;
         (work.agent_ms, work.jail_ms) = (agent_ms, opened_ms);
         let reason = match ended {
-            // How long the machine took is no sign of how well the agent did, nor is that there was none.
-            Ok(Ok(reason @ (JobReason::Time | JobReason::Agent))) => Err(reason),
-            Err(_) => Err(JobReason::Time),
-            Ok(Ok(reason)) => Ok(reason),
+            Ok(Ok(reason)) => reason,
+            Err(_) => JobReason::Time,
             Ok(Err(played)) => {
                 jail.close().await;
                 return played;
             }
         };
-        let reason = match reason {
-            Ok(reason) => reason,
-            Err(reason) => {
-                jail.close().await;
-                return Played::Unknown {
-                    reason,
-                    session: work.seen.session,
-                    result: work.result(Value::Null),
-                };
-            }
-        };
+        // How long the machine took is no sign of how well the agent did, nor is that there was none.
+        if matches!(reason, JobReason::Time | JobReason::Agent) {
+            jail.close().await;
+            return Played::Unknown {
+                reason,
+                session: work.seen.session,
+                result: work.result(Value::Null),
+            };
+        }
         self.tested(episode, jail, reason, work).await
     }
 

@@ -1,10 +1,11 @@
 //! Keeps what this process remembers as the ledger has it, where other processes write there as well: versions, consents,
 //! memories, and the conversations of other gateways.
 
+use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use hone_domain::{Loop, Policies};
+use hone_domain::{Loop, Scope};
 use hone_ledger::{Change, LedgerError, Topic};
 use hone_runtime::Shutdown;
 use tokio::task::JoinSet;
@@ -12,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::loops::beside;
 use super::people;
-use super::resources::Resources;
+use super::resources::{Resources, published};
 
 /// How long changes are not looked for where nobody tells of them.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -74,11 +75,13 @@ async fn take(resources: &Resources, seen: u64) -> Result<u64, LedgerError> {
     if of(Topic::Policy).next().is_some() {
         policies(resources).await?;
     }
-    if of(Topic::Consent).next().is_some() {
+    let consents: HashSet<&Scope> = of(Topic::Consent).collect();
+    if !consents.is_empty() {
         // Who decides here meanwhile waits, and is read.
         let _deciding = resources.rules.deciding().await;
-        for (scope, consent) in resources.personal.consents().await? {
-            resources.rules.decided(&scope, consent);
+        let decided = resources.personal.consents().await?;
+        for (scope, consent) in decided.iter().filter(|row| consents.contains(&row.0)) {
+            resources.rules.decided(scope, *consent);
         }
     }
     for scope in of(Topic::Memory) {
@@ -110,11 +113,7 @@ async fn conversations(resources: &Resources, seen: i64) -> Result<i64, LedgerEr
 }
 
 async fn policies(resources: &Resources) -> Result<(), LedgerError> {
-    let heads = Policies::from_heads(resources.ledger.heads().await?);
-    let trials = resources.versions.trials().await?;
-    let read = trials
-        .into_iter()
-        .fold(heads, |heads, trial| heads.on_trial(trial));
+    let read = published(&*resources.ledger, &*resources.versions).await?;
     resources.policies.update(|known| known.merged(&read));
     let blobs = resources.blobs.clone();
     // Copies of what was erased elsewhere.

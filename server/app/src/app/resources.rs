@@ -120,73 +120,29 @@ async fn settle_late(
     }
 }
 
-/// Refuses a data folder that has none of the adapters that the ledger keeps: the ledger lies elsewhere, and they would all
-/// be taken for damaged.
-async fn check_adapters_are_here(
-    ledger: &dyn StoredLedger,
-    blobs: &Arc<dyn Blobs>,
-    (folder, is_new): (&Path, bool),
-    objects: &str,
-) -> Result<(), String> {
-    let kept = ledger.kept_blobs().await.map_err(|e| e.to_string())?;
-    let (keys, seen) = (kept.clone(), blobs.clone());
-    let is_here = move |key: &BlobKey| seen.has(key).unwrap_or(true);
-    let any = move || keys.iter().any(|(key, _)| is_here(key));
-    let any = tokio::task::spawn_blocking(any).await.unwrap_or(true);
-    if kept.is_empty() || any {
-        return Ok(());
-    }
-    if !objects.is_empty() {
-        return Err(format!(
-            "the ledger keeps {} adapters and store.objects {objects} has none of them; set store.objects to the store that has them",
-            kept.len()
-        ));
-    }
-    if !is_new {
-        return Ok(());
-    }
-    Err(format!(
-        "the ledger keeps {} adapters and the data folder {} has none of them; start with the folder that has them \
-         (store.data_dir, --data), or copy its blobs here",
-        kept.len(),
-        folder.display()
-    ))
-}
-
-/// Copies adapters of the data folder to an object store that does not have them yet.
-async fn adopt(
-    ledger: &dyn StoredLedger,
-    blobs: &Arc<dyn Blobs>,
-    folder: &Path,
-) -> Result<(), String> {
-    if !folder.is_dir() {
-        return Ok(());
-    }
-    let kept = ledger.kept_blobs().await.map_err(|e| e.to_string())?;
-    let (to, folder) = (blobs.clone(), folder.to_owned());
-    let copy = move || {
-        let from = FsBlobs::open(&folder, u64::MAX)?;
-        for (key, _) in kept {
-            let names = from.files(&key)?;
-            if names.is_empty() || to.has(&key)? {
+/// Copies adapters of the data folder to an object store that does not have them yet, and says whether it has any of those
+/// that the ledger keeps.
+fn adopt(to: &dyn Blobs, folder: &Path, kept: &[BlobKey]) -> Result<bool, BlobError> {
+    if folder.is_dir() {
+        let from = FsBlobs::open(folder, u64::MAX)?;
+        for key in kept {
+            let names = from.files(key)?;
+            if names.is_empty() || to.has(key)? {
                 continue;
             }
             let files = names.into_iter().map(|name| {
-                let bytes = from.get(&key, &name)?;
+                let bytes = from.get(key, &name)?;
                 Ok((name, bytes))
             });
-            to.put(&key, &files.collect::<Result<Vec<_>, BlobError>>()?)?;
+            to.put(key, &files.collect::<Result<Vec<_>, BlobError>>()?)?;
             tracing::info!(
                 blob = key.as_str(),
                 "an adapter was copied to the object store"
             );
         }
-        Ok::<_, BlobError>(())
-    };
-    let copied = tokio::task::spawn_blocking(copy).await;
-    copied
-        .map_err(|e| e.to_string())?
-        .map_err(|e: BlobError| e.to_string())
+    }
+    // A store that is away may have them.
+    Ok(kept.iter().any(|key| to.has(key).unwrap_or(true)))
 }
 
 fn open_spool(folder: &Path, bytes_max: u64) -> Result<Spool, String> {
@@ -198,24 +154,54 @@ fn open_spool(folder: &Path, bytes_max: u64) -> Result<Spool, String> {
     })
 }
 
-/// Opens what has the adapters, and looks whether they are there.
+/// Opens what has the adapters. Refuses a place that has none of those that the ledger keeps: the ledger lies elsewhere, and
+/// they would all be taken for damaged.
 async fn open_blobs(
     config: &Config,
     ledger: &dyn StoredLedger,
     folder: &Path,
 ) -> Result<Arc<dyn Blobs>, String> {
-    let (store, place) = (config.store.clone(), folder.to_owned());
-    let is_new = !folder.join("blobs").exists();
-    let blobs = tokio::task::spawn_blocking(move || store.blobs(&place)).await;
-    let blobs = blobs
-        .map_err(|e| e.to_string())?
-        .map_err(|e| e.to_string())?;
-    let objects = &config.store.objects;
-    if !objects.is_empty() {
-        adopt(ledger, &blobs, &folder.join("blobs")).await?;
+    let kept = ledger.kept_blobs().await.map_err(|e| e.to_string())?;
+    let kept: Vec<BlobKey> = kept.into_iter().map(|(key, _)| key).collect();
+    let (count, own) = (kept.len(), folder.join("blobs"));
+    let (store, place, had_own) = (config.store.clone(), folder.to_owned(), own.exists());
+    let open = move || {
+        let blobs = store.blobs(&place)?;
+        let has_any = match store.objects.is_empty() {
+            true => had_own,
+            false => adopt(&*blobs, &own, &kept)?,
+        };
+        Ok::<_, BlobError>((blobs, has_any))
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
+    let opened = opened.map_err(|e| e.to_string())?;
+    let (blobs, has_any) = opened.map_err(|e| e.to_string())?;
+    if count == 0 || has_any {
+        return Ok(blobs);
     }
-    check_adapters_are_here(ledger, &blobs, (folder, is_new), objects).await?;
-    Ok(blobs)
+    let objects = &config.store.objects;
+    Err(match objects.is_empty() {
+        true => format!(
+            "the ledger keeps {count} adapters and the data folder {} has none of them; start with the folder that has them \
+             (store.data_dir, --data), or copy its blobs here",
+            folder.display()
+        ),
+        false => format!(
+            "the ledger keeps {count} adapters and store.objects {objects} has none of them; set store.objects to the store that has them"
+        ),
+    })
+}
+
+/// What is published, as the ledger has it.
+pub(super) async fn published(
+    ledger: &dyn Ledger,
+    versions: &dyn Versions,
+) -> Result<Policies, LedgerError> {
+    let heads = Policies::from_heads(ledger.heads().await?);
+    let trials = versions.trials().await?;
+    Ok(trials
+        .into_iter()
+        .fold(heads, |heads, trial| heads.on_trial(trial)))
 }
 
 /// Opens ledger and blobs; the error names the file and the remedy.
@@ -231,10 +217,8 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let spool = open_spool(&config.store.spool(&folder), config.store.spool_bytes_max)?;
     let (carry, collects) = (Carry::default(), config.runs(Loop::Collect));
     settle_late(&late, &spool, &*ledger, collects, &carry).await?;
-    let heads = ledger.heads().await.map_err(|e| e.to_string())?;
-    let trials = ledger.trials().await.map_err(|e| e.to_string())?;
-    let heads = Policies::from_heads(heads);
-    let policies = trials.into_iter().fold(heads, |heads, t| heads.on_trial(t));
+    let policies = published(&*ledger, &*ledger).await;
+    let policies = policies.map_err(|e| e.to_string())?;
     let decided = ledger.consents().await.map_err(|e| e.to_string())?;
     let lessons = lessons_of(&config.train);
     let consents = Consents::from_stored(decided);

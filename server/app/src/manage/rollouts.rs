@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::call::{Call, Server, send, show};
-use super::tasks::{of_set, resolved};
+use super::tasks::{of_set, resolved, text_of};
 use crate::table::{
     Side::{Left, Right},
     table,
@@ -164,10 +164,6 @@ async fn run(args: &RunArgs) -> Result<Value, String> {
     Ok(rollout)
 }
 
-fn text_of(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
 fn progress(rollout: &Value) -> String {
     let count = |state: &str| rollout["episodes"][state].as_u64().unwrap_or(0);
     let ended = count("done") + count("failed") + count("skipped") + count("cancelled");
@@ -257,10 +253,9 @@ fn one(rollout: &Value) -> String {
 fn why(episode: &Value) -> String {
     let result = &episode["result"];
     let said = [&result["error"], &result["output"], &result["what"]];
-    let said = said.into_iter().find_map(|text| text.as_str());
-    let last = said.unwrap_or_default().trim_end().lines().next_back();
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let last: String = last.unwrap_or_default().chars().map(plain).collect();
+    let said = said.into_iter().find(|text| text.is_string());
+    let said = said.map(text_of).unwrap_or_default();
+    let last = said.trim_end().lines().next_back().unwrap_or_default();
     match episode["reward"].is_null() {
         true => last.trim().chars().take(80).collect(),
         false => String::new(),

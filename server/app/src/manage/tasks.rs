@@ -199,7 +199,7 @@ async fn remove(server: &Server, set: &str) -> Result<Value, String> {
     send(server, &call).await
 }
 
-fn text_of(value: &Value) -> String {
+pub(super) fn text_of(value: &Value) -> String {
     let text = value.as_str().unwrap_or_default();
     // A terminal does as it is told.
     text.replace(|c: char| c.is_control() && c != '\n', " ")
