@@ -7,7 +7,7 @@ use axum::http::Method;
 use hone_accounts::{AuthMethod, Caller};
 use hone_inference::EpisodeAccess;
 use hone_net::socket;
-use hone_rollouts::{Gate, OpenGate};
+use hone_rollouts::{ModelSocket, ModelSockets};
 use tokio::net::UnixListener;
 
 use crate::error::ApiError;
@@ -60,8 +60,8 @@ impl Sockets {
     }
 }
 
-impl Gate for Sockets {
-    fn open(&self, episode: Arc<EpisodeAccess>) -> Result<OpenGate, String> {
+impl ModelSockets for Sockets {
+    fn open(&self, episode: Arc<EpisodeAccess>) -> Result<ModelSocket, String> {
         let router = self.router.get().cloned();
         let router = router.ok_or_else(|| "this process does not answer yet".to_owned())?;
         let failed =
@@ -72,7 +72,7 @@ impl Gate for Sockets {
         let path = folder.path().join("model");
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let serving = tokio::spawn(socket::serve(listener, router, episode));
-        Ok(OpenGate::new(
+        Ok(ModelSocket::new(
             path,
             Closing {
                 serving,

@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use crate::ask::{Asking, Unanswered, no_model};
 use crate::words::{Act, OBSERVATION_BYTES, act, answer, opening, question, tools};
 use crate::work::{Verified, broken};
-use crate::{OpenGate, Players};
+use crate::{ModelSocket, Players};
 
 /// What an agent did.
 pub(crate) struct Work {
@@ -68,16 +68,16 @@ impl Players {
             Ok(access) => access,
             Err(played) => return played,
         };
-        let gate = match episode.how.agent {
-            AgentKind::Command => Some(self.gate.open(access.clone())),
+        let socket = match episode.how.agent {
+            AgentKind::Command => Some(self.sockets.open(access.clone())),
             AgentKind::Bash | AgentKind::Answer => None,
         };
-        let gate = match gate.transpose() {
-            Ok(gate) => gate,
+        let socket = match socket.transpose() {
+            Ok(socket) => socket,
             Err(why) => return no_model(why),
         };
-        let socket = gate.as_ref().map(OpenGate::path);
-        let jail = match self.jails.open(&episode.files, socket).await {
+        let path = socket.as_ref().map(ModelSocket::path);
+        let jail = match self.jails.open(&episode.files, path).await {
             Ok(jail) => jail,
             Err(error) => return broken(&error),
         };
@@ -86,7 +86,7 @@ impl Players {
         let deadline = begun + Duration::from_secs(episode.task.agent_seconds);
         let agent = self.agent(episode, &*jail, &mut work, deadline);
         let ended = timeout_at(deadline.into(), agent).await;
-        drop(gate);
+        drop(socket);
         work.seen = work.access.seen();
         let agent_ms = millis(begun) - opened_ms;
         (work.agent_ms, work.jail_ms) = (agent_ms, opened_ms);

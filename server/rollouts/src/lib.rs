@@ -9,7 +9,7 @@ mod agent;
 mod ask;
 mod command;
 mod config;
-mod gate;
+mod model_socket;
 mod words;
 mod work;
 
@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 pub use config::{ExecutorKind, Jails, ToolsConfig};
-pub use gate::{Gate, OpenGate};
+pub use model_socket::{ModelSocket, ModelSockets};
 
 /// How long a reward may take to be stored.
 const REWARD_WAIT: Duration = Duration::from_secs(20);
@@ -45,7 +45,7 @@ pub struct Players {
     /// The served model's name, for agents that want one.
     pub model: String,
     /// Where agents in jails reach the model.
-    pub gate: Arc<dyn Gate>,
+    pub sockets: Arc<dyn ModelSockets>,
 }
 
 #[async_trait]

@@ -202,7 +202,7 @@ pub(super) fn memory_loop(
 pub(super) fn rollout(
     resources: &Resources,
     http: &Http,
-    gate: Arc<dyn hone_rollouts::Gate>,
+    sockets: Arc<dyn hone_rollouts::ModelSockets>,
     loops: &mut JoinSet<()>,
 ) -> Result<Outbox<Notification>, String> {
     if !resources.config.runs(Loop::Rollout) {
@@ -223,7 +223,7 @@ pub(super) fn rollout(
             collect: collect.clone(),
             jails: resources.jails.clone(),
             model: http.models.name.clone(),
-            gate,
+            sockets,
         }),
         ids: resources.ids.clone(),
         clock: resources.clock.clone(),
