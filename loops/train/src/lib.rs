@@ -29,6 +29,7 @@ mod filter;
 mod gate;
 mod guards;
 mod import;
+mod interval;
 mod job;
 mod judged;
 mod learner_config;
