@@ -25,7 +25,7 @@ pub mod suite;
 mod versions;
 
 pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
-pub use changes::{Change, Changes, Topic};
+pub use changes::{Change, Changes, IsKnown, Topic};
 pub use error::LedgerError;
 pub use jobs::{
     JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, NewGroups, NewRollout, NewTask,

@@ -165,14 +165,19 @@ pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() ->
 pub async fn changes<L: Ledger + Personal + Memories + Changes + 'static>(
     make: impl AsyncFn() -> Arc<L>,
 ) {
-    let ledger = make().await;
-    let world = World::new(ledger.clone());
-    Box::pin(changes::what_is_remembered_elsewhere_is_told(
-        &*ledger, &world,
-    ))
-    .await;
-    world.assert_lawful("changes").await;
-    ledger.close().await;
+    macro_rules! change_cases {
+        ($($case:ident,)*) => {$(
+            let ledger = make().await;
+            let world = World::new(ledger.clone());
+            Box::pin(changes::$case(&*ledger, &world)).await;
+            world.assert_lawful(concat!("changes::", stringify!($case))).await;
+            ledger.close().await;
+        )*};
+    }
+    change_cases! {
+        what_is_remembered_elsewhere_is_told,
+        turns_of_others_are_read,
+    }
 }
 
 /// Runs every case of [`Storage`]; `make` returns an empty ledger each time.
