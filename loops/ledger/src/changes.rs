@@ -58,5 +58,5 @@ pub trait Changes: Send + Sync {
     fn is_shared(&self) -> bool;
 
     /// Waits until something may have changed. That may be missed, and may come without reason.
-    async fn rung(&self);
+    async fn changed(&self);
 }

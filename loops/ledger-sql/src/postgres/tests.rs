@@ -83,7 +83,10 @@ async fn another_process_is_told_of_a_change() {
     let one = Arc::new(PostgresLedger::open(&config).await.unwrap());
     let other = PostgresLedger::open_beside(&config).await.unwrap();
     let wait = |patience_ms| {
-        tokio::time::timeout(std::time::Duration::from_millis(patience_ms), other.rung())
+        tokio::time::timeout(
+            std::time::Duration::from_millis(patience_ms),
+            other.changed(),
+        )
     };
     // The first call begins to listen and says so.
     wait(30_000).await.unwrap();

@@ -34,8 +34,8 @@ impl<S: Store> Changes for SqlLedger<S> {
         S::SHARED
     }
 
-    async fn rung(&self) {
-        self.store.rung().await;
+    async fn changed(&self) {
+        self.store.changed().await;
     }
 }
 

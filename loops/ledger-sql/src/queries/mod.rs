@@ -146,8 +146,8 @@ pub trait Store: Send + Sync + 'static {
     /// Whether several processes may have it at once.
     const SHARED: bool;
 
-    /// As [`hone_ledger::Changes::rung`].
-    fn rung(&self) -> impl Future<Output = ()> + Send;
+    /// As [`hone_ledger::Changes::changed`].
+    fn changed(&self) -> impl Future<Output = ()> + Send;
 
     /// Begins a writing transaction.
     fn begin(&self) -> impl Future<Output = Result<Self::Writing, LedgerError>> + Send;

@@ -62,7 +62,7 @@ async fn look(resources: Resources, stop: Shutdown) {
         }
         tidying.step(&resources).await;
         tokio::select! {
-            _rung_or_late = timeout(LOOK_EVERY, resources.changes.rung()) => {}
+            _changed_or_late = timeout(LOOK_EVERY, resources.changes.changed()) => {}
             () = stop.wait() => return,
         }
     }
