@@ -11,7 +11,7 @@ use super::git::{Commit, Repository, Tree};
 use super::options::{MineArgs, Source};
 
 /// Where tasks come from.
-enum Vein {
+enum Candidates {
     Commits(VecDeque<Commit>),
     Exercises(Box<Tree>, VecDeque<Exercise>),
 }
@@ -19,7 +19,7 @@ enum Vein {
 /// Makes one task after the other.
 pub(super) struct Miner {
     pub(super) workshop: Workshop,
-    vein: Vein,
+    candidates: Candidates,
     /// Of commits or exercises.
     pub(super) all: usize,
     /// Why something became no task, and how often.
@@ -47,8 +47,8 @@ impl Miner {
                 eprintln!("{count} {what} are left out of the tasks");
             }
         }
-        let vein = match how.from {
-            Source::Folder | Source::Git => Vein::Commits(
+        let candidates = match how.from {
+            Source::Folder | Source::Git => Candidates::Commits(
                 workshop
                     .repository
                     .commits(how.commits, how.since.as_deref())?
@@ -57,16 +57,16 @@ impl Miner {
             Source::Functions | Source::Mutations => {
                 let is_wrong = how.from == Source::Mutations;
                 let found = exercises::of(&mut workshop.repository, &tree, is_wrong)?;
-                Vein::Exercises(Box::new(tree), found.into())
+                Candidates::Exercises(Box::new(tree), found.into())
             }
         };
-        let all = match &vein {
-            Vein::Commits(commits) => commits.len(),
-            Vein::Exercises(_, exercises) => exercises.len(),
+        let all = match &candidates {
+            Candidates::Commits(commits) => commits.len(),
+            Candidates::Exercises(_, exercises) => exercises.len(),
         };
         Ok(Self {
             workshop,
-            vein,
+            candidates,
             all,
             skipped: BTreeMap::new(),
         })
@@ -75,12 +75,12 @@ impl Miner {
     /// The next task.
     pub(super) fn next(&mut self) -> Result<Option<TaskRequest>, String> {
         loop {
-            let drafted = match &mut self.vein {
-                Vein::Commits(commits) => match commits.pop_front() {
+            let drafted = match &mut self.candidates {
+                Candidates::Commits(commits) => match commits.pop_front() {
                     Some(commit) => self.workshop.of_commit(&commit)?,
                     None => return Ok(None),
                 },
-                Vein::Exercises(tree, exercises) => match exercises.pop_front() {
+                Candidates::Exercises(tree, exercises) => match exercises.pop_front() {
                     Some(exercise) => self.workshop.of_exercise(tree, &exercise)?,
                     None => return Ok(None),
                 },
@@ -93,37 +93,37 @@ impl Miner {
     }
 
     pub(super) fn progress(&self) -> String {
-        let (left, what) = match &self.vein {
-            Vein::Commits(commits) => (commits.len(), "commits"),
-            Vein::Exercises(_, exercises) => (exercises.len(), "functions"),
+        let (left, what) = match &self.candidates {
+            Candidates::Commits(commits) => (commits.len(), "commits"),
+            Candidates::Exercises(_, exercises) => (exercises.len(), "functions"),
         };
         format!("{} of {} {what} looked at", self.all - left, self.all)
     }
 
     /// What would bring more tasks.
     pub(super) fn hint(&self) -> Option<String> {
-        match &self.vein {
-            Vein::Commits(_) if self.workshop.repository.is_shallow() => Some(format!(
+        match &self.candidates {
+            Candidates::Commits(_) if self.workshop.repository.is_shallow() => Some(format!(
                 "this clone is shallow, and {} commits were read; git fetch --unshallow brings the others",
                 self.all
             )),
-            Vein::Commits(_) => Some(
+            Candidates::Commits(_) => Some(
                 "all commits that --commits and --since select were read; raise --commits, give an earlier --since, or use \
                  --from functions or --from mutations (Python)"
                     .to_owned(),
             ),
-            Vein::Exercises(..) => None,
+            Candidates::Exercises(..) => None,
         }
     }
 
     /// Why there is not one task.
     pub(super) fn nothing(&self) -> String {
-        match &self.vein {
-            Vein::Commits(_) => format!(
+        match &self.candidates {
+            Candidates::Commits(_) => format!(
                 "none of {} commits became a task: one has to change code and tests, and to say what it does",
                 self.all
             ),
-            Vein::Exercises(..) => "no function was found that a test in Python names".to_owned(),
+            Candidates::Exercises(..) => "no function was found that a test in Python names".to_owned(),
         }
     }
 }
