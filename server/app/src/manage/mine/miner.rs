@@ -5,7 +5,7 @@ use std::path::Path;
 
 use hone_api_types::tasks::TaskRequest;
 
-use super::draft::{Contents, Exercise, Workshop, too_large};
+use super::draft::{Contents, Drafter, Exercise, too_large};
 use super::exercises;
 use super::git::{Commit, Repository, Tree};
 use super::options::{MineArgs, Source};
@@ -18,7 +18,7 @@ enum Candidates {
 
 /// Makes one task after the other.
 pub(super) struct Miner {
-    pub(super) workshop: Workshop,
+    pub(super) drafter: Drafter,
     candidates: Candidates,
     /// Of commits or exercises.
     pub(super) all: usize,
@@ -29,12 +29,12 @@ pub(super) struct Miner {
 impl Miner {
     pub(super) fn open(folder: &Path, how: &MineArgs) -> Result<Self, String> {
         let repository = Repository::open(folder, how.path.as_deref())?;
-        let mut workshop = Workshop {
+        let mut drafter = Drafter {
             repository,
             contents: Contents::default(),
             command: how.test.clone(),
         };
-        let tree = workshop.repository.tree("HEAD")?;
+        let tree = drafter.repository.tree("HEAD")?;
         if let Some(why) = too_large(&tree) {
             // Older trees may be smaller, but what a developer works on today is not.
             return Err(format!("{} is too large: {why}", folder.display()));
@@ -49,14 +49,14 @@ impl Miner {
         }
         let candidates = match how.from {
             Source::Folder | Source::Git => Candidates::Commits(
-                workshop
+                drafter
                     .repository
                     .commits(how.commits, how.since.as_deref())?
                     .into(),
             ),
             Source::Functions | Source::Mutations => {
                 let is_wrong = how.from == Source::Mutations;
-                let found = exercises::of(&mut workshop.repository, &tree, is_wrong)?;
+                let found = exercises::of(&mut drafter.repository, &tree, is_wrong)?;
                 Candidates::Exercises(Box::new(tree), found.into())
             }
         };
@@ -65,7 +65,7 @@ impl Miner {
             Candidates::Exercises(_, exercises) => exercises.len(),
         };
         Ok(Self {
-            workshop,
+            drafter,
             candidates,
             all,
             skipped: BTreeMap::new(),
@@ -77,11 +77,11 @@ impl Miner {
         loop {
             let drafted = match &mut self.candidates {
                 Candidates::Commits(commits) => match commits.pop_front() {
-                    Some(commit) => self.workshop.of_commit(&commit)?,
+                    Some(commit) => self.drafter.of_commit(&commit)?,
                     None => return Ok(None),
                 },
                 Candidates::Exercises(tree, exercises) => match exercises.pop_front() {
-                    Some(exercise) => self.workshop.of_exercise(tree, &exercise)?,
+                    Some(exercise) => self.drafter.of_exercise(tree, &exercise)?,
                     None => return Ok(None),
                 },
             };
@@ -103,7 +103,7 @@ impl Miner {
     /// What would bring more tasks.
     pub(super) fn hint(&self) -> Option<String> {
         match &self.candidates {
-            Candidates::Commits(_) if self.workshop.repository.is_shallow() => Some(format!(
+            Candidates::Commits(_) if self.drafter.repository.is_shallow() => Some(format!(
                 "this clone is shallow, and {} commits were read; git fetch --unshallow brings the others",
                 self.all
             )),
@@ -123,7 +123,9 @@ impl Miner {
                 "none of {} commits became a task: one has to change code and tests, and to say what it does",
                 self.all
             ),
-            Candidates::Exercises(..) => "no function was found that a test in Python names".to_owned(),
+            Candidates::Exercises(..) => {
+                "no function was found that a test in Python names".to_owned()
+            }
         }
     }
 }
