@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use hone_tests::{TestApp, ask, temporary};
 use serde_json::{Map, Value, json};
 
+use crate::program::{program, run};
+
 /// The settings of an adapter folder.
 fn config(folder: &Path) -> Map<String, Value> {
     let text = std::fs::read(folder.join("adapter_config.json")).unwrap();
@@ -196,6 +198,129 @@ async fn trajectories_leave_with_their_rewards_and_without_what_was_erased() {
         .unwrap();
     assert_eq!(
         trajectories(&data, "messages", "local").await,
+        [Value::Null; 0]
+    );
+    app.stop().await.unwrap();
+}
+
+/// The lines of an export for a name.
+fn new_for(data: &str, words: &[&str]) -> Result<Vec<Value>, String> {
+    let fixed = ["export", "trajectories", "--data", data];
+    let ended = run(program(&[&fixed[..], words].concat()));
+    match ended.code {
+        Some(0) => Ok(json_lines(&ended.out)),
+        _ => Err(ended.sentence().to_owned()),
+    }
+}
+
+fn json_lines(text: &str) -> Vec<Value> {
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Turns with their rewards.
+fn rewards(lines: &[Value]) -> Vec<(Value, Value)> {
+    let row = |line: &Value| (line["metadata"]["turn_id"].clone(), line["reward"].clone());
+    lines.iter().map(row).collect()
+}
+
+async fn judged(app: &TestApp, turn: &Value, score: f64) -> Value {
+    let said = json!({"turn_id": turn, "score": score, "client_id": "hand"});
+    app.post("/v1/feedback", said).await.unwrap();
+    let path = format!("/v1/turns/{}", turn.as_str().unwrap());
+    let judged = app.until(&path, |turn| turn["verdict"]["score"] == score);
+    judged.await.unwrap();
+    json!(score)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_for_a_name_has_what_is_new_to_it() {
+    let (_guard, data) = temporary().unwrap();
+    let changes = [("train.batch_turns_min", 16.into())];
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let at = data.display().to_string();
+    let mut first = ask("What is the capital of France?", 1);
+    first["session_id"] = "run".into();
+    let reply = app.chat(first.clone()).await.unwrap();
+    let one = reply["hone"]["turn_id"].clone();
+    let mut second = first.clone();
+    let more = [
+        reply["choices"][0]["message"].clone(),
+        json!({"role": "user", "content": "And of Italy?"}),
+    ];
+    second["messages"].as_array_mut().unwrap().extend(more);
+    let two = app.chat(second).await.unwrap()["hone"]["turn_id"].clone();
+    let good = judged(&app, &one, 1.0).await;
+    let steps = ["--format", "tokens", "--new-for", "steps"];
+    let chats = ["--new-for", "chats"];
+    let lines = new_for(&at, &steps).unwrap();
+    assert_eq!(
+        rewards(&lines),
+        [(one.clone(), good), (two.clone(), Value::Null)]
+    );
+    // A conversation is one line, and nothing is given twice.
+    let lines = new_for(&at, &chats).unwrap();
+    assert_eq!(rewards(&lines), [(two.clone(), Value::Null)]);
+    for words in [&steps[..], &chats] {
+        assert_eq!(new_for(&at, words).unwrap(), [Value::Null; 0]);
+    }
+    // A revised verdict reaches both; one on a turn that goes on is no conversation.
+    let bad = judged(&app, &one, -1.0).await;
+    assert_eq!(rewards(&new_for(&at, &steps).unwrap()), [(one, bad)]);
+    assert_eq!(new_for(&at, &chats).unwrap(), [Value::Null; 0]);
+    let good = judged(&app, &two, 0.5).await;
+    assert_eq!(rewards(&new_for(&at, &chats).unwrap()), [(two, good)]);
+
+    // A name keeps what it asked for; another one begins with everything.
+    let refused = new_for(&at, &["--new-for", "chats", "--owner", "ann"]).unwrap_err();
+    assert!(refused.contains("choose another name"), "{refused}");
+    let lines = new_for(&at, &["--new-for", "anns", "--owner", "ann"]).unwrap();
+    assert_eq!(lines, [Value::Null; 0]);
+    let list = || {
+        let ended = run(program(&["export", "consumers", "--json", "--data", &at]));
+        json_lines(&ended.out).remove(0)["data"].clone()
+    };
+    let names: Vec<_> = list()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            (
+                one["name"].clone(),
+                one["read_count"].clone(),
+                one["unread"].clone(),
+            )
+        })
+        .collect();
+    let row = |name, read, unread| (json!(name), json!(read), json!(unread));
+    assert_eq!(
+        names,
+        [row("anns", 2, 0), row("chats", 4, 0), row("steps", 3, 1)]
+    );
+    let table = run(program(&["export", "consumers", "--data", &at])).out;
+    assert!(table.contains("steps  tokens"), "{table}");
+    let remove = || {
+        run(program(&[
+            "export",
+            "consumers",
+            "--remove",
+            "steps",
+            "--data",
+            &at,
+        ]))
+    };
+    assert_eq!(remove().code, Some(0));
+    assert!(remove().sentence().contains("there is no consumer steps"));
+    assert_eq!(new_for(&at, &steps).unwrap().len(), 2, "it begins anew");
+    // What its people take back is given to nobody.
+    let session = reply["hone"]["session_id"].clone();
+    app.post("/v1/forget", json!({"session_id": session}))
+        .await
+        .unwrap();
+    assert_eq!(
+        new_for(&at, &["--new-for", "late"]).unwrap(),
         [Value::Null; 0]
     );
     app.stop().await.unwrap();

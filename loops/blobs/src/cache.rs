@@ -60,31 +60,44 @@ impl Cache {
         Some(bytes)
     }
 
-    /// Keeps a copy. Where that fails, it is fetched again.
-    pub(crate) fn keep(&self, key: &BlobKey, manifest: &Manifest, file: &str, bytes: &[u8]) {
-        let kept = self.write(key, manifest, file, bytes);
-        if let Err(error) = kept.and_then(|()| self.evict(key)) {
+    /// Keeps copies of files of a blob. Where that fails, they are fetched again.
+    pub(crate) fn keep<'a>(
+        &self,
+        key: &BlobKey,
+        manifest: &Manifest,
+        files: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    ) {
+        if let Err(error) = self.write(key, manifest, files) {
             tracing::warn!(%error, folder = %self.root.display(), "an adapter could not be kept in the cache");
         }
     }
 
-    fn write(
+    /// The first files of a blob bring its manifest along, and make room for all of them.
+    fn write<'a>(
         &self,
         key: &BlobKey,
         manifest: &Manifest,
-        file: &str,
-        bytes: &[u8],
+        files: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     ) -> io::Result<()> {
         let folder = self.folder(key);
         fs::create_dir_all(&folder)?;
-        for (name, bytes) in [(file, bytes), (MANIFEST, &serde_json::to_vec(manifest)?)] {
-            // Renamed into place, so that nobody reads half of it.
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let unfinished = self.root.join(format!(".{number}"));
-            fs::write(&unfinished, bytes)?;
-            fs::rename(&unfinished, folder.join(name))?;
+        for (name, bytes) in files {
+            self.put(&folder, name, bytes)?;
         }
-        Ok(())
+        let written = serde_json::to_vec(manifest)?;
+        if fs::read(folder.join(MANIFEST)).is_ok_and(|kept| kept == written) {
+            return Ok(());
+        }
+        self.put(&folder, MANIFEST, &written)?;
+        self.evict(key, manifest.bytes() + written.len() as u64)
+    }
+
+    /// Renames a file into place, so that nobody reads half of it.
+    fn put(&self, folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let unfinished = self.root.join(format!(".{number}"));
+        fs::write(&unfinished, bytes)?;
+        fs::rename(&unfinished, folder.join(name))
     }
 
     /// Removes the copies of a blob.
@@ -106,11 +119,14 @@ impl Cache {
             .collect()
     }
 
-    /// Removes what was used longest ago, until the rest fits; never `but`.
-    fn evict(&self, but: &BlobKey) -> io::Result<()> {
+    /// Removes what was used longest ago, until the rest fits beside a blob of so many bytes, which stays.
+    fn evict(&self, stays: &BlobKey, bytes: u64) -> io::Result<()> {
         let mut folders = Vec::new();
-        let mut all = 0;
+        let mut all = bytes;
         for key in self.keys() {
+            if key == *stays {
+                continue;
+            }
             let folder = self.folder(&key);
             let used = fs::metadata(&folder)?.modified()?;
             let mut bytes = 0;
@@ -125,10 +141,8 @@ impl Cache {
             if all <= self.bytes_max {
                 break;
             }
-            if key != *but {
-                self.forget(&key);
-                all -= bytes;
-            }
+            self.forget(&key);
+            all -= bytes;
         }
         Ok(())
     }

@@ -38,6 +38,11 @@ impl Manifest {
         }
     }
 
+    /// Bytes of all files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.values().map(|entry| entry.bytes).sum()
+    }
+
     /// The digest of a file's content.
     pub(crate) fn digest_of(&self, file: &str) -> Option<&str> {
         self.files.get(file).map(|entry| &*entry.sha256)

@@ -325,7 +325,7 @@ impl ObjectBlobs {
         let path = file_path(&manifest.folder, entry);
         let bytes = self.read(key.as_str(), path)?.ok_or_else(missing)?;
         match digest(&bytes) == entry.sha256 {
-            true => self.cache.keep(key, manifest, file, &bytes),
+            true => self.cache.keep(key, manifest, [(file, &*bytes)]),
             // Whoever reads it has the digest of what was published, and decides.
             false => tracing::error!(blob = key.as_str(), file, "an object is damaged"),
         }
@@ -387,9 +387,8 @@ impl Blobs for ObjectBlobs {
                 "it exists with other content, and blobs never change; use a new key",
             ));
         }
-        for (name, bytes) in files {
-            self.cache.keep(key, &manifest, name, bytes);
-        }
+        let files = files.iter().map(|(name, bytes)| (&**name, &**bytes));
+        self.cache.keep(key, &manifest, files);
         Ok(())
     }
 

@@ -72,7 +72,10 @@ tables! {
     turn_payloads(1: Integer turn_number, Blob session_key, Integer history_number, Integer block_number,
         Blob prompt_tail, Blob completion_tokens, Blob behavior_logprobs, Blob raw_logprobs, Blob kept, Text stop,
         Blob completion_text, Blob sampling, Blob spans, Blob digest, Text untrainable, Blob checks, Blob experts);
-    turn_memories(1: Integer turn_number, Text mode, Blob shown, Integer is_said, Integer is_judged);
+    turn_memories(1: Integer turn_number, Text mode, Blob shown);
+    followers(1: Integer number, Text name, Blob spec, Integer created_ms, Integer read_ms, Integer read_count,
+        Integer filled_from);
+    unread(2: Text consumer, Integer turn_number, Integer is_new, Integer revision);
     transitions(1: Integer number, Blob id, Integer turn_number, Blob next_state, Blob next_turn_id,
         Integer settled_ms);
     verdicts(1: Integer number, Blob id, Integer transition_number, Integer revision, Integer current, Real score,

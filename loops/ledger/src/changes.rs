@@ -1,9 +1,9 @@
 //! What other processes change of what this one remembers.
 
 use async_trait::async_trait;
-use hone_domain::Scope;
+use hone_domain::{Scope, SessionId, TurnId};
 
-use crate::LedgerError;
+use crate::{LedgerError, OpenPage};
 
 /// What of a scope changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +14,8 @@ pub enum Topic {
     Consent,
     /// Its memories.
     Memory,
+    /// Files of its adapters: those of an erasure were removed.
+    Files,
 }
 
 /// A change; a later one of the same scope and topic takes its place.
@@ -27,6 +29,9 @@ pub struct Change {
     pub scope: Scope,
 }
 
+/// Whether the caller knows a turn of a session.
+pub type IsKnown<'a> = &'a (dyn Fn(SessionId, TurnId) -> bool + Send + Sync);
+
 /// Changes, whichever process made them.
 #[async_trait]
 pub trait Changes: Send + Sync {
@@ -37,13 +42,21 @@ pub trait Changes: Send + Sync {
     /// are.
     async fn changes_after(&self, number: u64, limit: usize) -> Result<Vec<Change>, LedgerError>;
 
-    /// The number of the newest turn, for [`crate::Ledger::open_page`]: turns get theirs in the order in which they are
-    /// stored. 0 where there is none.
+    /// The number of the newest turn: turns get theirs in the order in which they are stored. 0 where there is none.
     async fn newest_turn(&self) -> Result<i64, LedgerError>;
+
+    /// Turns that wait for a next state, from a number on, but for those that the caller knows: of `limit` turns at
+    /// most, in their order. What cannot be read is left out.
+    async fn unknown_page(
+        &self,
+        from: i64,
+        limit: usize,
+        is_known: IsKnown<'_>,
+    ) -> Result<OpenPage, LedgerError>;
 
     /// Whether other processes may change what this one remembers.
     fn is_shared(&self) -> bool;
 
     /// Waits until something may have changed. That may be missed, and may come without reason.
-    async fn rung(&self);
+    async fn changed(&self);
 }

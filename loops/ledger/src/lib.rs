@@ -1,7 +1,7 @@
 //! The ledger as others see it: what it remembers, what it hands out once, and the suite that every
 //! implementation passes.
 //!
-//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Jobs`], [`Answers`], [`Storage`]) speak domain types in and
+//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Progress`], [`Jobs`], [`Answers`], [`Storage`]) speak domain types in and
 //! out. Another database joins by implementing them and passing [`suite`].
 //!
 //! Never: SQL, who asks, or why.
@@ -15,6 +15,7 @@ mod ledger;
 mod memories;
 mod people;
 mod personal;
+mod progress;
 mod reading;
 mod retention;
 mod rewards;
@@ -24,7 +25,7 @@ pub mod suite;
 mod versions;
 
 pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
-pub use changes::{Change, Changes, Topic};
+pub use changes::{Change, Changes, IsKnown, Topic};
 pub use error::LedgerError;
 pub use jobs::{
     JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, NewGroups, NewRollout, NewTask,
@@ -50,6 +51,9 @@ pub use people::{
 pub use personal::{
     ConsentRow, ForgetBegun, ForgetReport, ForgetRow, ForgetStep, ForgetWhat, ForgetWish, Learned,
     LearnedVersion, LooseBlob, Personal,
+};
+pub use progress::{
+    FOLLOWER_NAME_MAX, FOLLOWERS_MAX, Follower, MEMORY_CONSUMER, Progress, Read, Unread,
 };
 pub use reading::{
     FateState, OldestPending, PREVIEW_CHARS_MAX, Page, Reading, SCAN_MAX, SampleAge, SessionCursor,

@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use hone_domain::{
     Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Message, Millis, Scope, Signal, TurnId,
-    VerdictId,
 };
 
 use crate::LedgerError;
+use crate::progress::Read;
 use crate::versions::Window;
 
 /// A turn whose words, or the verdict on it, no memory was made of yet.
@@ -27,8 +27,8 @@ pub struct UnreadTurn {
 /// What a verdict says should have been done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnreadVerdict {
-    /// The verdict.
-    pub id: VerdictId,
+    /// Its revision.
+    pub revision: u64,
     /// What decided.
     pub by: Option<Signal>,
     /// In whose words.
@@ -72,17 +72,13 @@ pub enum Added {
 /// What was read of a turn, and what is kept of it.
 #[derive(Clone, Debug)]
 pub struct Extraction {
-    /// The turn.
-    pub turn: TurnId,
-    /// Its words were read.
-    pub said: bool,
-    /// This verdict was read.
-    pub judged: Option<VerdictId>,
+    /// What was read.
+    pub read: Read,
     /// What is kept.
     pub memories: Vec<NewMemory>,
 }
 
-/// What a extraction came to.
+/// What an extraction came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounts {
     /// Memories that are new.

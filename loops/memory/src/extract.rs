@@ -4,7 +4,7 @@ use hone_domain::{
     MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Signal, kept_text, says_how,
     stated,
 };
-use hone_ledger::{Extraction, NewMemory, UnreadTurn, UnreadVerdict};
+use hone_ledger::{Extraction, NewMemory, Read, UnreadTurn, UnreadVerdict};
 
 /// What a turn teaches, and why some of its words are not kept; `id` makes ids.
 pub(crate) fn extract(
@@ -41,9 +41,11 @@ pub(crate) fn extract(
         }
     }
     let extraction = Extraction {
-        turn: unread.turn,
-        said: unread.said.is_some(),
-        judged: unread.judged.as_ref().map(|verdict| verdict.id),
+        read: Read {
+            turn: unread.turn,
+            is_new: unread.said.is_some(),
+            revision: unread.judged.as_ref().map(|verdict| verdict.revision),
+        },
         memories,
     };
     (extraction, refused)
@@ -65,7 +67,7 @@ fn is_preference(verdict: &UnreadVerdict) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use hone_domain::{Message, Role, Scope, Secret, TurnId, VerdictId};
+    use hone_domain::{Message, Role, Scope, Secret, TurnId};
     use uuid::Uuid;
 
     use super::*;
@@ -86,8 +88,11 @@ mod tests {
             next += 1;
             MemoryId(Uuid::from_u128(next))
         });
-        assert!(extraction.said);
-        assert_eq!(extraction.judged, unread.judged.as_ref().map(|v| v.id));
+        let revision = unread.judged.as_ref().map(|verdict| verdict.revision);
+        assert_eq!(
+            (extraction.read.is_new, extraction.read.revision),
+            (true, revision)
+        );
         (extraction.memories, refused)
     }
 
@@ -131,7 +136,7 @@ mod tests {
             (Verifier, "exit code 1", None, false, false),
         ] {
             let verdict = UnreadVerdict {
-                id: VerdictId(Uuid::from_u128(2)),
+                revision: 1,
                 by: Some(by),
                 hint: hint.to_owned(),
                 wish: wish.map(str::to_owned),

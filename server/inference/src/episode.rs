@@ -1,4 +1,4 @@
-//! Asks of an agent that plays an episode: what holds of them whatever its requests say, and what was seen of them.
+//! Asks of an agent that plays an episode: what holds of them whatever its requests say, and what became of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,12 +36,12 @@ pub struct EpisodeTerms {
 pub struct EpisodeAccess {
     /// What holds of its asks.
     pub terms: EpisodeTerms,
-    seen: Mutex<EpisodeSeen>,
+    status: Mutex<EpisodeStatus>,
 }
 
-/// What was seen of an episode's asks.
+/// What became of an episode's asks.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct EpisodeSeen {
+pub struct EpisodeStatus {
     /// Asks that were let through.
     pub steps: u32,
     /// An ask beyond the most was refused.
@@ -66,29 +66,29 @@ impl EpisodeAccess {
     pub fn new(terms: EpisodeTerms) -> Self {
         Self {
             terms,
-            seen: Mutex::default(),
+            status: Mutex::default(),
         }
     }
 
-    /// What was seen so far.
-    pub fn seen(&self) -> EpisodeSeen {
+    /// What became of them so far.
+    pub fn status(&self) -> EpisodeStatus {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, EpisodeSeen> {
+    fn lock(&self) -> MutexGuard<'_, EpisodeStatus> {
         // Every change leaves it whole, whatever panicked later.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets one more ask through: its number.
     pub(crate) fn step(&self) -> Result<u32, StepsUsedUp> {
-        let mut seen = self.lock();
-        if seen.steps >= self.terms.steps_max {
-            seen.used_up = true;
+        let mut status = self.lock();
+        if status.steps >= self.terms.steps_max {
+            status.used_up = true;
             return Err(StepsUsedUp(self.terms.steps_max));
         }
-        seen.steps += 1;
-        Ok(seen.steps - 1)
+        status.steps += 1;
+        Ok(status.steps - 1)
     }
 
     pub(crate) fn seed_of(&self, step: u32) -> u64 {
@@ -101,16 +101,16 @@ impl EpisodeAccess {
     }
 
     pub(crate) fn answered(&self, version: PolicyVersion) {
-        let mut seen = self.lock();
-        seen.version = Some(version);
-        seen.failed = None;
+        let mut status = self.lock();
+        status.version = Some(version);
+        status.failed = None;
     }
 
     pub(crate) fn failed(&self, error: &ServeError) {
-        let mut seen = self.lock();
+        let mut status = self.lock();
         match error {
-            ServeError::TooLong { .. } => seen.full = true,
-            other => seen.failed = Some(other.to_string()),
+            ServeError::TooLong { .. } => status.full = true,
+            other => status.failed = Some(other.to_string()),
         }
     }
 }

@@ -59,7 +59,7 @@ pub use arguments::{Kinds, NOTES, named};
 pub use binding::{BindingConfig, SESSION_FIELDS};
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{COUNTERS, Counter, InferenceCounters};
-pub use episode::{EpisodeAccess, EpisodeSeen, EpisodeTerms, StepsUsedUp};
+pub use episode::{EpisodeAccess, EpisodeStatus, EpisodeTerms, StepsUsedUp};
 pub use error::OpenError;
 pub use fair_semaphore::{FairPermit, FairSemaphore};
 pub use hone_memory::{Index, SharedMemories};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hone_domain::{AgentKind, JobReason, Message, Role};
-use hone_inference::{EpisodeAccess, EpisodeSeen};
+use hone_inference::{EpisodeAccess, EpisodeStatus};
 use hone_rollout::{Episode, Played};
 use hone_tools::{Command, Jail, Outcome, Snapshot, ToolResult, ToolsError};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::{ModelSocket, Players};
 pub(crate) struct Work {
     /// What it asks with.
     pub(crate) access: Arc<EpisodeAccess>,
-    seen: EpisodeSeen,
+    status: EpisodeStatus,
     /// Time that its commands took.
     pub(crate) tool_ms: u64,
     /// The end of what its own command said, where it is one.
@@ -33,7 +33,7 @@ impl Work {
     fn new(access: Arc<EpisodeAccess>) -> Self {
         Self {
             access,
-            seen: EpisodeSeen::default(),
+            status: EpisodeStatus::default(),
             tool_ms: 0,
             output: None,
             agent_ms: 0,
@@ -42,13 +42,13 @@ impl Work {
     }
 
     fn version(&self) -> Option<u64> {
-        self.seen.version.map(|version| version.0)
+        self.status.version.map(|version| version.0)
     }
 
     /// What is told of it, with what else there is to tell.
     fn result(&self, more: Value) -> Value {
         let mut result = json!({
-            "steps": self.seen.steps, "agent_ms": self.agent_ms, "tool_ms": self.tool_ms, "jail_ms": self.jail_ms,
+            "steps": self.status.steps, "agent_ms": self.agent_ms, "tool_ms": self.tool_ms, "jail_ms": self.jail_ms,
         });
         if let Some(output) = &self.output {
             result["output"] = json!(output);
@@ -87,7 +87,7 @@ impl Players {
         let agent = self.agent(episode, &*jail, &mut work, deadline);
         let ended = timeout_at(deadline.into(), agent).await;
         drop(socket);
-        work.seen = work.access.seen();
+        work.status = work.access.status();
         let agent_ms = millis(begun) - opened_ms;
         (work.agent_ms, work.jail_ms) = (agent_ms, opened_ms);
         let reason = match ended {
@@ -103,7 +103,7 @@ impl Players {
             jail.close().await;
             return Played::Unknown {
                 reason,
-                session: work.seen.session,
+                session: work.status.session,
                 result: work.result(Value::Null),
             };
         }
@@ -129,7 +129,7 @@ impl Players {
                     reason,
                     reward: 0.0,
                     version: work.version(),
-                    session: work.seen.session,
+                    session: work.status.session,
                     result: work
                         .result(json!({"error": format!("its work cannot be read: {error}")})),
                 };
@@ -142,14 +142,14 @@ impl Players {
             Err(error) => broken(&error),
             Ok(Verified::Nothing(why)) => Played::Unknown {
                 reason: JobReason::Verifier,
-                session: work.seen.session,
+                session: work.status.session,
                 result: work.result(json!({"verifier_ms": millis(testing), "error": why})),
             },
             Ok(Verified::Reward(reward, output)) => Played::Ended {
                 reason,
                 reward,
                 version: work.version(),
-                session: work.seen.session,
+                session: work.status.session,
                 result: work.result(json!({"verifier_ms": millis(testing), "test_output": output})),
             },
         }

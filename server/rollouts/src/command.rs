@@ -44,13 +44,13 @@ impl Players {
                 what: tail(&result),
             });
         }
-        let seen = work.access.seen();
-        Ok(match (seen.failed, seen.session) {
+        let status = work.access.status();
+        Ok(match (status.failed, status.session) {
             (Some(why), _) => return Err(no_model(why)),
             _ if result.killed_by == Some(KilledBy::Timeout) => JobReason::Time,
-            (None, None) if !seen.full => JobReason::Agent,
-            _ if seen.used_up => JobReason::Steps,
-            _ if seen.full => JobReason::Context,
+            (None, None) if !status.full => JobReason::Agent,
+            _ if status.used_up => JobReason::Steps,
+            _ if status.full => JobReason::Context,
             _ => JobReason::Submitted,
         })
     }

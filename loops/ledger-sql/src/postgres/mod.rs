@@ -4,11 +4,11 @@
 //! order of commits, a publish sees every publish before it, and no two writers wait for each other in a circle.
 //! Readers see one moment and wait for nobody.
 
-mod bell;
 mod clock;
 mod compact;
 mod fault;
 mod ledger;
+mod listener;
 mod moving;
 mod open;
 mod roles;

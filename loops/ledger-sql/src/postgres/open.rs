@@ -13,9 +13,9 @@ use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
-use super::bell::Bell;
 use super::clock;
 use super::fault::explain_opening;
+use super::listener::Listener;
 use super::moving::{self, Marking};
 use super::roles::{LOCK, Roles, lock_name};
 use super::schema::{self, MIGRATIONS};
@@ -193,7 +193,7 @@ async fn open_at(
         ahead_ms: AtomicI64::new(ahead_ms),
         older_forgets,
         roles: held,
-        bell: Bell::default(),
+        listener: Listener::default(),
         whole_ms: AtomicI64::new(0),
         owner: Mutex::default(),
         planning: tokio::sync::Mutex::default(),

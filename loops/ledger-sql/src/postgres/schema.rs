@@ -42,6 +42,10 @@ static FILES: &[(&str, &str)] = &[
         "0032_changes",
         include_str!("../../../../migrations/postgres/0032_changes.sql"),
     ),
+    (
+        "0033_progress",
+        include_str!("../../../../migrations/postgres/0033_progress.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));
@@ -69,23 +73,32 @@ pub(super) async fn missing(
         .iter()
         .map(|(kind, name)| (kind.as_str(), name.as_str()))
         .collect();
-    let missing = parts().filter(|part| !found.contains(part));
+    let parts = parts().into_iter();
+    let missing = parts.filter(|part| !found.contains(part));
     let missing = missing.map(|(kind, name)| format!("{kind} {name}"));
     Ok(missing.take(SHOWN_MAX).collect())
 }
 
-/// Tables, indexes and triggers, by kind and name, as the migrations make them.
-fn parts() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let lines = FILES.iter().flat_map(|(_, text)| text.lines());
-    lines.filter_map(|line| {
-        let made = line.strip_prefix("create ")?;
-        let made = made.strip_prefix("unique ").unwrap_or(made);
-        let (kind, rest) = made.split_once(' ')?;
-        let name = rest.split([' ', '(']).next()?;
-        ["table", "index", "trigger"]
-            .contains(&kind)
-            .then_some((kind, name))
-    })
+/// Tables, indexes and triggers, by kind and name, as the migrations make them and leave them.
+fn parts() -> Vec<(&'static str, &'static str)> {
+    let mut parts = Vec::new();
+    for line in FILES.iter().flat_map(|(_, text)| text.lines()) {
+        if let Some(made) = line.strip_prefix("create ") {
+            parts.extend(part(made.strip_prefix("unique ").unwrap_or(made)));
+        } else if let Some(gone) = line.strip_prefix("drop ").and_then(part) {
+            parts.retain(|part| *part != gone);
+        }
+    }
+    parts
+}
+
+/// Kind and name, from a statement without its first word.
+fn part(statement: &'static str) -> Option<(&'static str, &'static str)> {
+    let (kind, rest) = statement.split_once(' ')?;
+    let name = rest.split([' ', '(', ';']).next()?;
+    ["table", "index", "trigger"]
+        .contains(&kind)
+        .then_some((kind, name))
 }
 
 #[cfg(test)]
@@ -108,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_parts_are_those_that_the_files_make() {
-        let parts: Vec<_> = parts().collect();
+        let parts = parts();
         for part in [
             ("table", "scopes"),
             ("index", "transitions_id_once"),
@@ -116,5 +129,10 @@ mod tests {
         ] {
             assert!(parts.contains(&part), "{part:?}");
         }
+        assert!(!parts.contains(&("index", "turn_memories_unread")));
+        assert!(
+            parts.contains(&("trigger", "forgets_noted_done")),
+            "made again"
+        );
     }
 }

@@ -9,8 +9,8 @@ use hone_ledger::{ForgetReport, ForgetWish, LedgerError, LedgerSize};
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{ConnectOptions as _, Connection as _, Postgres, Transaction};
 
-use super::bell::Bell;
 use super::clock;
+use super::listener::Listener;
 use super::roles::Roles;
 use super::writing::Writing;
 use super::{fault, schema, size};
@@ -33,7 +33,7 @@ pub struct PostgresStore {
     pub(super) older_forgets: i64,
     pub(super) roles: Roles,
     /// Tells when another process changed something.
-    pub(super) bell: Bell,
+    pub(super) listener: Listener,
     /// When the schema was last found whole, in milliseconds of this machine's clock.
     pub(super) whole_ms: AtomicI64,
     /// Ownership of the data folder, until the ledger is closed or dropped.
@@ -97,8 +97,8 @@ impl Store for PostgresStore {
     type Moment = Transaction<'static, Postgres>;
     const SHARED: bool = true;
 
-    async fn rung(&self) {
-        self.bell.rung(&self.options, &self.schema).await;
+    async fn changed(&self) {
+        self.listener.notified(&self.options, &self.schema).await;
     }
 
     async fn begin(&self) -> Result<Writing, LedgerError> {

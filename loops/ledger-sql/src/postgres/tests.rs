@@ -62,6 +62,11 @@ async fn postgresql_passes_the_suite_of_memories() {
 }
 
 #[tokio::test]
+async fn postgresql_passes_the_suite_of_progress() {
+    suite::progress(async || open().await).await;
+}
+
+#[tokio::test]
 async fn postgresql_passes_the_suite_of_jobs() {
     suite::jobs(async || open().await).await;
 }
@@ -78,7 +83,10 @@ async fn another_process_is_told_of_a_change() {
     let one = Arc::new(PostgresLedger::open(&config).await.unwrap());
     let other = PostgresLedger::open_beside(&config).await.unwrap();
     let wait = |patience_ms| {
-        tokio::time::timeout(std::time::Duration::from_millis(patience_ms), other.rung())
+        tokio::time::timeout(
+            std::time::Duration::from_millis(patience_ms),
+            other.changed(),
+        )
     };
     // The first call begins to listen and says so.
     wait(30_000).await.unwrap();

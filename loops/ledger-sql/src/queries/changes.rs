@@ -1,10 +1,10 @@
 //! Changes of what processes remember, which triggers note.
 
 use async_trait::async_trait;
-use hone_ledger::{Change, Changes, LedgerError, Topic};
+use hone_ledger::{Change, Changes, IsKnown, LedgerError, OpenPage, Topic};
 
 use super::texts::limit;
-use super::{Held as _, SqlLedger, Store, rows};
+use super::{Held as _, SqlLedger, Store, rows, views};
 use crate::db::{self, Connection, Fault};
 
 #[async_trait]
@@ -21,12 +21,21 @@ impl<S: Store> Changes for SqlLedger<S> {
         look!(self, connection => newest_turn(connection))
     }
 
+    async fn unknown_page(
+        &self,
+        from: i64,
+        limit: usize,
+        is_known: IsKnown<'_>,
+    ) -> Result<OpenPage, LedgerError> {
+        look!(self, connection => views::unknown_page(connection, from, limit, is_known))
+    }
+
     fn is_shared(&self) -> bool {
         S::SHARED
     }
 
-    async fn rung(&self) {
-        self.store.rung().await;
+    async fn changed(&self) {
+        self.store.changed().await;
     }
 }
 
@@ -65,6 +74,7 @@ async fn after(
             topic: match &*topic {
                 "policy" => Topic::Policy,
                 "consent" => Topic::Consent,
+                "files" => Topic::Files,
                 _ => Topic::Memory,
             },
             scope: rows::scope(row.try_get("scope")?)?,

@@ -16,12 +16,15 @@ use super::known::Known;
 use super::memory_uses::STORE_USE;
 use super::rows;
 use super::texts::{limit, text_bytes};
+use super::unread::NOTE_TURN;
 use crate::codec::{
     experts_to_bytes, floats_to_bytes, kept_to_bytes, sampling_to_bytes, spans_to_bytes,
     tokens_to_bytes,
 };
 use crate::db::{self, Connection, Fault, Row, Script, Values, many};
-use hone_ledger::{FEEDBACK_KEPT, FeedbackOutcome, TITLE_CHARS_MAX, reason_at_record};
+use hone_ledger::{
+    FEEDBACK_KEPT, FeedbackOutcome, MEMORY_CONSUMER, TITLE_CHARS_MAX, reason_at_record,
+};
 
 /// Most turns, and most new messages and blocks, of a batch that is written in one call.
 const SMALL_TURNS: usize = 4;
@@ -76,7 +79,7 @@ pub(crate) async fn record_turns(
     chains::store_messages(connection, &mut script, &lists, &known.histories).await?;
     let prompts: Vec<_> = new.iter().map(|(e, _)| &e.blocks[..]).collect();
     chains::store_blocks(connection, &mut script, &prompts, &known.blocks).await?;
-    store_turns(connection, &mut script, &new).await?;
+    store_turns(connection, &mut script, &new, &known.followers).await?;
     let rows = script.commit(connection, changes).await?;
     let bare = bare.iter().map(|encoded| encoded.turn.id).collect();
     Ok((bare, rows))
@@ -265,6 +268,7 @@ async fn store_turns(
     connection: &mut Connection<'_>,
     script: &mut Script,
     turns: &[(&Encoded<'_>, Option<Reason>)],
+    followers: &[String],
 ) -> Result<(), Fault> {
     let rows = turns
         .iter()
@@ -287,6 +291,20 @@ async fn store_turns(
                 .bind(&row.encoded.turn.id.0.as_bytes()[..])
                 .bind(mode(row).as_str())
                 .bind(&row.shown)
+        })
+        .await?;
+    let memory = with_memories
+        .iter()
+        .map(|row| (MEMORY_CONSUMER, row.encoded.turn));
+    let main = || turns.iter().map(|(encoded, _)| encoded.turn);
+    let followed = followers.iter().flat_map(|name| {
+        let turns = main().filter(|turn| turn.kind == TurnKind::Main);
+        turns.map(move |turn| (name.as_str(), turn))
+    });
+    let unread: Vec<_> = memory.chain(followed).collect();
+    script
+        .apart(connection, NOTE_TURN, &unread, |values, (name, turn)| {
+            values.bind(*name).bind(&turn.id.0.as_bytes()[..])
         })
         .await
 }

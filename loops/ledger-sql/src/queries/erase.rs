@@ -137,6 +137,7 @@ pub(crate) async fn remove_turns(
         format!(
             "delete from feedback where turn_id in (select id from turns where number in ({LISTED}))"
         ),
+        format!("delete from unread where turn_number in ({LISTED})"),
         format!("delete from turn_memories where turn_number in ({LISTED})"),
         format!("delete from turn_payloads where turn_number in ({LISTED})"),
         format!("delete from turns where number in ({LISTED})"),

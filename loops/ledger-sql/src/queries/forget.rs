@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::taint::Touched;
 use super::texts::{signed, unsigned};
-use super::{audit, jobs, memory_uses, policies, rows, standings, taint, trials, wishes};
+use super::{audit, jobs, memory_uses, policies, rows, standings, taint, trials, unread, wishes};
 use crate::db::{self, Connection, Fault, corrupt};
 use hone_ledger::{AuditEntry, ForgetBegun, ForgetReport, ForgetWhat, ForgetWish, LedgerError};
 
@@ -79,6 +79,7 @@ pub(crate) async fn begin(
     let forget = open(connection, wish, scope).await?;
     let meaning = decide(connection, wish, forget, scope).await?;
     memory_uses::drop_of_turns(connection, forget).await?;
+    unread::drop_of_turns(connection, forget).await?;
     jobs::forget_turns(connection, forget).await?;
     if wish.what == ForgetWhat::All {
         drop_early_words(connection, wish).await?;
@@ -416,6 +417,8 @@ async fn drop_samples(connection: &mut Connection<'_>, scope: i64) -> Result<(),
     .execute(&mut *connection)
     .await?;
     let statements = [
+        unread::DROP_VERDICTS[0],
+        unread::DROP_VERDICTS[1],
         "delete from version_samples
          where transition_number in (select transition_number from gone_transitions)",
         "update turns set stage = null, reason = 'withdrawn', trained_version = null, score = null

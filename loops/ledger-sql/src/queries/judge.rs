@@ -5,7 +5,7 @@ use hone_domain::{Feedback, Millis, Reason, Stage, Transition, Turn, Verdict};
 use super::leases::{Held, Taking};
 use super::texts::{limit, name_of, signed, text_bytes, unsigned};
 use super::unreadable::readable;
-use super::{leases, memory_uses, rows, unreadable};
+use super::{leases, rows, unread, unreadable};
 use crate::db::{self, Connection, Fault, corrupt};
 use hone_ledger::{AuditCount, Claim, Claimed, Consumer, LedgerError};
 
@@ -84,7 +84,7 @@ pub(crate) async fn record_verdict(
     }
     check(claim, verdict)?;
     let held = leases::hold(connection, claim).await?;
-    let number = store_verdict(connection, held, verdict).await?;
+    let (number, revision) = store_verdict(connection, held, verdict).await?;
     store_votes(connection, number, verdict).await?;
     let is_held_back: bool = db::query_scalar("select holdback from turns where number = $1")
         .bind(held.turn_number)
@@ -102,9 +102,8 @@ pub(crate) async fn record_verdict(
         .bind(held.turn_number)
         .execute(&mut *connection)
         .await?;
-    if verdict.hint.is_some() {
-        memory_uses::note_verdict(connection, held.turn_number).await?;
-    }
+    let has_hint = verdict.hint.is_some();
+    unread::note_verdict(connection, held.turn_number, revision, has_hint).await?;
     leases::finish(connection, held.transition_number, Consumer::Judge).await
 }
 
@@ -124,16 +123,17 @@ fn check(claim: Claim, verdict: &Verdict) -> Result<(), LedgerError> {
     }
 }
 
+/// The number and the revision of the verdict.
 async fn store_verdict(
     connection: &mut Connection<'_>,
     held: Held,
     verdict: &Verdict,
-) -> Result<i64, Fault> {
+) -> Result<(i64, i64), Fault> {
     db::query("update verdicts set current = 0 where transition_number = $1 and current = 1")
         .bind(held.transition_number)
         .execute(&mut *connection)
         .await?;
-    let number = db::query_scalar(
+    let stored = db::query_as(
         "insert into verdicts (
              id, transition_number, revision, current, score, decided_by, hint, judged_ms,
              hint_choice, wish
@@ -141,7 +141,7 @@ async fn store_verdict(
              $1, $2,
              (select coalesce(max(revision), 0) + 1 from verdicts where transition_number = $2),
              1, $3, $4, $5, $6, $7, $8
-         ) returning number",
+         ) returning number, revision",
     )
     .bind(&verdict.id.0.as_bytes()[..])
     .bind(held.transition_number)
@@ -159,7 +159,7 @@ async fn store_verdict(
     .bind(text_bytes(verdict.wish.as_ref()))
     .fetch_one(connection)
     .await?;
-    Ok(number)
+    Ok(stored)
 }
 
 pub(crate) async fn audits(connection: &mut Connection<'_>) -> Result<Vec<AuditCount>, Fault> {

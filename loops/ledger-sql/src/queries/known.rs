@@ -9,14 +9,16 @@ use super::encoded::Encoded;
 use super::rows;
 use crate::db::{Connection, Fault, Row, Values, corrupt, many};
 
-/// What is looked up of scopes: `$1` is the newest wish that is older than this process.
+/// What is looked up of scopes, and who follows turns: `$1` is the newest wish that is older than this process.
 const LOOK_SCOPES: &str =
     "select 'scope' as kind, scopes.name as scope, consents.learning <> 'full' as barred,
             (select max(at_ms) from forgets
              where forgets.scope_number = scopes.number and whole = 1
-               and forgets.number > $1) as until
+               and forgets.number > $1) as until, null as follower
      from scopes left join consents on consents.scope_number = scopes.number
-     where scopes.name in (select unhex(value) from json_each($2))";
+     where scopes.name in (select unhex(value) from json_each($2))
+     union all
+     select 'follower', null, null, null, name from followers";
 
 /// What else is looked up: `$1` is a JSON list of names, or of values in hexadecimal digits.
 const LOOK: [&str; 7] = [
@@ -54,6 +56,8 @@ pub(crate) struct Known {
     pub(crate) blocks: HashSet<Hash>,
     /// Of the batch's fingerprints, with the bases.
     pub(crate) arithmetics: HashSet<(String, Hash)>,
+    /// Consumers that follow turns.
+    pub(crate) followers: Vec<String>,
     barred: HashSet<Scope>,
     /// Everything of a scope that began up to then was erased, by a wish of this process: what an
     /// earlier one was answering ended with it, and its clock may have been wrong.
@@ -100,6 +104,7 @@ impl Known {
     fn learn(&mut self, row: &Row) -> Result<(), Fault> {
         match row.try_get("kind")? {
             "scope" => self.learn_scope(row)?,
+            "follower" => self.followers.push(row.try_get("follower")?),
             "arithmetic" => {
                 let base = rows::digest(row.try_get("base")?)?.0;
                 self.arithmetics.insert((row.try_get("fingerprint")?, base));

@@ -25,6 +25,7 @@ pub(crate) async fn check(connection: &mut Connection<'_>) -> Result<Vec<String>
     fates_fit(connection, &mut broken).await?;
     counts_fit(connection, &mut broken).await?;
     what_is_kept_is_used(connection, &mut broken).await?;
+    what_is_unread_is_there(connection, &mut broken).await?;
     super::jobs::laws(connection, &mut broken).await?;
     Ok(broken)
 }
@@ -456,6 +457,34 @@ async fn what_is_kept_is_used(
         let unused: i64 = db::query_scalar(sql).fetch_one(&mut *connection).await?;
         let unused = unsigned(unused)?;
         note(broken, what, invariants::kept_is_used(unused));
+    }
+    Ok(())
+}
+
+/// What a consumer has yet to read exists, and so does the consumer.
+async fn what_is_unread_is_there(
+    connection: &mut Connection<'_>,
+    broken: &mut Vec<String>,
+) -> Result<(), Fault> {
+    let wrong: Vec<(String, i64)> = db::query_as(
+        "select consumer, count(*) from unread
+         left join transitions on transitions.turn_number = unread.turn_number
+         left join verdicts on verdicts.transition_number = transitions.number
+             and verdicts.current = 1
+         where (unread.revision is not null and unread.revision is distinct from verdicts.revision)
+            or (consumer <> 'memory' and consumer not in (select name from followers))
+            or (consumer = 'memory' and not exists (
+                select 1 from turn_memories
+                where turn_memories.turn_number = unread.turn_number
+            ))
+         group by consumer",
+    )
+    .fetch_all(connection)
+    .await?;
+    for (consumer, count) in wrong {
+        broken.push(format!(
+            "{consumer} has {count} turns to read that are not there as noted"
+        ));
     }
     Ok(())
 }

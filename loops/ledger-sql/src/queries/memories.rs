@@ -3,17 +3,17 @@
 use async_trait::async_trait;
 use hone_domain::{
     MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Millis, Scope,
-    ShownMemory, TurnId, VerdictId, folded,
+    ShownMemory, TurnId, folded,
 };
 use hone_ledger::{
-    Added, Extraction, LedgerError, Memories, MemoryChange, MemoryCounts, MemoryRow, NewMemory,
-    UnreadTurn, UnreadVerdict, Window,
+    Added, Extraction, LedgerError, MEMORY_CONSUMER, Memories, MemoryChange, MemoryCounts,
+    MemoryRow, NewMemory, UnreadTurn, UnreadVerdict, Window,
 };
 use sqlx::AssertSqlSafe;
 
 use super::texts::{limit, named, some_text, text, text_bytes, unsigned};
 use super::unreadable::readable;
-use super::{Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows};
+use super::{Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows, unread};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 
 /// The columns of [`memory_row`].
@@ -116,14 +116,15 @@ fn memory_row(row: &Row) -> Result<MemoryRow, Fault> {
     })
 }
 
-const UNREAD: &str = "select turn_memories.turn_number, turns.id, scopes.name as scope, mode,
-        is_said, is_judged, history_number
-    from turn_memories indexed by turn_memories_unread
-    join turns on turns.number = turn_memories.turn_number
+const UNREAD: &str = "select unread.turn_number, turns.id, scopes.name as scope, mode,
+        is_new, revision, history_number
+    from unread
+    join turn_memories on turn_memories.turn_number = unread.turn_number
+    join turns on turns.number = unread.turn_number
     join scopes on scopes.number = turns.scope_number
     left join turn_payloads on turn_payloads.turn_number = turns.number
-    where is_said = 1 or is_judged = 1
-    order by turn_memories.turn_number limit $1";
+    where unread.consumer = 'memory'
+    order by unread.turn_number limit $1";
 
 async fn unread(connection: &mut Connection<'_>, most: usize) -> Result<Vec<UnreadTurn>, Fault> {
     let found = db::query(UNREAD)
@@ -136,8 +137,7 @@ async fn unread(connection: &mut Connection<'_>, most: usize) -> Result<Vec<Unre
             Some(turn) => turns.push(turn),
             None => {
                 let number: i64 = row.try_get("turn_number")?;
-                let read =
-                    "update turn_memories set is_said = 0, is_judged = 0 where turn_number = $1";
+                let read = "delete from unread where consumer = 'memory' and turn_number = $1";
                 db::query(read)
                     .bind(number)
                     .execute(&mut *connection)
@@ -150,7 +150,7 @@ async fn unread(connection: &mut Connection<'_>, most: usize) -> Result<Vec<Unre
 
 async fn unread_turn(connection: &mut Connection<'_>, row: &Row) -> Result<UnreadTurn, Fault> {
     let mode: MemoryMode = named(row.try_get("mode")?)?;
-    let said = match row.try_get::<bool, _>("is_said")? {
+    let said = match row.try_get::<bool, _>("is_new")? {
         true if mode == MemoryMode::Full => {
             let history = row.try_get("history_number")?;
             Some(chains::load_messages(connection, history).await?)
@@ -158,9 +158,9 @@ async fn unread_turn(connection: &mut Connection<'_>, row: &Row) -> Result<Unrea
         true => Some(Vec::new()),
         false => None,
     };
-    let judged = match row.try_get::<bool, _>("is_judged")? {
-        true => verdict(connection, row.try_get("turn_number")?).await?,
-        false => None,
+    let judged = match row.try_get::<Option<i64>, _>("revision")? {
+        Some(_) => verdict(connection, row.try_get("turn_number")?).await?,
+        None => None,
     };
     Ok(UnreadTurn {
         turn: rows::turn_id(row.try_get("id")?)?,
@@ -176,7 +176,7 @@ async fn verdict(
     turn: i64,
 ) -> Result<Option<UnreadVerdict>, Fault> {
     let row = db::query(
-        "select verdicts.id, decided_by, hint, wish, exists (
+        "select revision, decided_by, hint, wish, exists (
                     select 1 from feedback join turns on turns.id = feedback.turn_id
                     where turns.number = $1 and feedback.owner = turns.owner
                       and feedback.comment = verdicts.hint
@@ -190,7 +190,7 @@ async fn verdict(
     let Some(row) = row else { return Ok(None) };
     let by: Option<String> = row.try_get("decided_by")?;
     Ok(Some(UnreadVerdict {
-        id: rows::verdict_id(row.try_get("id")?)?,
+        revision: unsigned(row.try_get("revision")?)?,
         by: by.map(named).transpose()?,
         hint: some_text(row.try_get("hint")?)?.unwrap_or_default(),
         wish: some_text(row.try_get("wish")?)?,
@@ -206,20 +206,20 @@ async fn store_extraction(
     let mut counts = MemoryCounts::default();
     let turn: Option<(i64, i64)> =
         db::query_as("select number, scope_number from turns where id = $1")
-            .bind(&extraction.turn.0.as_bytes()[..])
+            .bind(&extraction.read.turn.0.as_bytes()[..])
             .fetch_optional(&mut *connection)
             .await?;
     let Some((turn, scope)) = turn else {
         return Ok(counts);
     };
-    let said = extraction.said && read_words(connection, turn).await?;
-    let judged = match extraction.judged {
-        Some(verdict) => read_verdict(connection, turn, verdict).await?,
-        None => false,
-    };
+    let read = unread::acknowledge_turn(connection, MEMORY_CONSUMER, turn, &extraction.read);
+    let read = read.await?;
+    if read.is_new {
+        count_uses(connection, turn).await?;
+    }
     let is_free = !consent::is_barred(connection, scope).await?
-        && !consent::was_forgotten(connection, extraction.turn).await?;
-    if !is_free || !(said || judged) {
+        && !consent::was_forgotten(connection, extraction.read.turn).await?;
+    if !is_free || !(read.is_new || read.verdict) {
         return Ok(counts);
     }
     let whose = policies::scope_at(connection, scope).await?;
@@ -233,16 +233,14 @@ async fn store_extraction(
     Ok(counts)
 }
 
-/// Whether the words of a turn are read now and not before; then what it was shown counts.
-async fn read_words(connection: &mut Connection<'_>, turn: i64) -> Result<bool, Fault> {
-    let shown: Option<Vec<u8>> = db::query_scalar(
-        "update turn_memories set is_said = 0 where turn_number = $1 and is_said = 1
-         returning shown",
-    )
-    .bind(turn)
-    .fetch_optional(&mut *connection)
-    .await?;
-    let Some(shown) = shown else { return Ok(false) };
+/// Counts that a turn was shown what it was shown.
+async fn count_uses(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
+    let shown: Option<Vec<u8>> =
+        db::query_scalar("select shown from turn_memories where turn_number = $1")
+            .bind(turn)
+            .fetch_optional(&mut *connection)
+            .await?;
+    let Some(shown) = shown else { return Ok(()) };
     let shown: Vec<ShownMemory> = serde_json::from_slice(&shown)?;
     for ShownMemory { id, .. } in shown {
         db::query("update memories set uses = uses + 1 where id = $1")
@@ -250,28 +248,7 @@ async fn read_words(connection: &mut Connection<'_>, turn: i64) -> Result<bool, 
             .execute(&mut *connection)
             .await?;
     }
-    Ok(true)
-}
-
-/// Whether the verdict on a turn is read now and not before; a newer one waits for its own extraction.
-async fn read_verdict(
-    connection: &mut Connection<'_>,
-    turn: i64,
-    verdict: VerdictId,
-) -> Result<bool, Fault> {
-    let done = db::query(
-        "update turn_memories set is_judged = 0
-         where turn_number = $1 and is_judged = 1 and exists (
-             select 1 from transitions
-             join verdicts on verdicts.transition_number = transitions.number
-             where transitions.turn_number = $1 and verdicts.current = 1 and verdicts.id = $2
-         )",
-    )
-    .bind(turn)
-    .bind(&verdict.0.as_bytes()[..])
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(())
 }
 
 async fn add_all(

@@ -1,28 +1,17 @@
-//! What other writes leave for memories: which turns were shown some, verdicts to be read, and what goes with a
-//! turn or a person.
+//! What other writes leave for memories: which turns were shown some, and what goes with a turn or a person.
 
 use crate::db::{self, Connection, Fault};
 
 /// Writes down what a turn did with memories.
 pub(super) const STORE_USE: &str = "
-    insert into turn_memories (turn_number, mode, shown, is_said)
-    values ((select number from turns where id = $1), $2, $3, 1)";
-
-/// Notes that a verdict says what should have been done.
-pub(super) async fn note_verdict(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
-    db::query("update turn_memories set is_judged = 1 where turn_number = $1 and mode = 'full'")
-        .bind(turn)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
+    insert into turn_memories (turn_number, mode, shown)
+    values ((select number from turns where id = $1), $2, $3)";
 
 /// Removes everything of a scope, and what could still become a memory.
 pub(super) async fn drop_all(connection: &mut Connection<'_>, scope: i64) -> Result<(), Fault> {
     for statement in [
         "delete from memories where scope_number = $1",
-        "update turn_memories set is_said = 0, is_judged = 0
-         where (is_said = 1 or is_judged = 1)
+        "delete from unread where consumer = 'memory'
            and turn_number in (select number from turns where scope_number = $1)",
     ] {
         db::query(statement)

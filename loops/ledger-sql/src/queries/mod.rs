@@ -56,6 +56,7 @@ mod memory_uses;
 mod people;
 mod personal;
 mod policies;
+mod progress;
 mod pruning;
 mod reading;
 pub(crate) mod replay;
@@ -71,6 +72,7 @@ mod teams;
 mod texts;
 pub(crate) mod train;
 mod trials;
+mod unread;
 mod unreadable;
 mod version_calls;
 pub(crate) mod versions;
@@ -144,8 +146,8 @@ pub trait Store: Send + Sync + 'static {
     /// Whether several processes may have it at once.
     const SHARED: bool;
 
-    /// As [`hone_ledger::Changes::rung`].
-    fn rung(&self) -> impl Future<Output = ()> + Send;
+    /// As [`hone_ledger::Changes::changed`].
+    fn changed(&self) -> impl Future<Output = ()> + Send;
 
     /// Begins a writing transaction.
     fn begin(&self) -> impl Future<Output = Result<Self::Writing, LedgerError>> + Send;

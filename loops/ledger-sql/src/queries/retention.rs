@@ -30,8 +30,8 @@ pub(crate) fn push_old(query: &mut Builder, before: &EndedBefore, held_out_kept:
     query.push(
         "turns.stage is null and turns.extent > 0
          and not exists (
-             select 1 from turn_memories
-             where turn_memories.turn_number = turns.number and (is_said = 1 or is_judged = 1)
+             select 1 from unread
+             where unread.turn_number = turns.number and unread.consumer = 'memory'
          )
          and turns.finished_ms < ",
     );

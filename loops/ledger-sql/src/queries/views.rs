@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use hone_domain::{Message, PendingTurn, PolicyVersion, Reason, Role, Scope, Stage, TurnId};
 use sqlx::AssertSqlSafe;
 
+use super::retention::{LISTED, listed};
 use super::texts::{limit, named, some_text, text, unsigned};
 use super::unreadable::readable;
 use super::{chains, policies, rows, unreadable};
 use crate::db::{self, Connection, Fault, Row, corrupt};
-use hone_ledger::{LedgerCounts, OpenPage, OpenTurn, TurnRow, TurnView, WaitingTurn};
+use hone_ledger::{IsKnown, LedgerCounts, OpenPage, OpenTurn, TurnRow, TurnView, WaitingTurn};
 
 pub(crate) async fn open_turns(
     connection: &mut Connection<'_>,
@@ -45,9 +46,8 @@ pub(crate) async fn open_turns(
     Ok(open)
 }
 
-/// A page of waiting turns without their tokens, which are most of what is stored of a turn.
-const WAITING: &str =
-    "select turns.number, turns.id, group_id, sessions.id as session_id, session_key, parent_id,
+/// Waiting turns without their tokens, which are most of what is stored of a turn.
+const WAITING: &str = "select turns.number, turns.id, group_id, sessions.id as session_id, session_key, parent_id,
             turns.owner, scopes.name as scope, kind, history_number, completion_text,
             checks is not null as is_checked, finished_ms, turn_payloads.turn_number as payload, shown, exists (
                 select 1 from feedback
@@ -58,7 +58,10 @@ const WAITING: &str =
      left join turn_memories on turn_memories.turn_number = turns.number
      left join sessions on sessions.number = turns.session_number
      left join scopes on scopes.number = turns.scope_number
-     where stage = 'awaiting_next_state' and turns.number >= coalesce($1, (
+     where stage = 'awaiting_next_state' and ";
+
+/// A page of them.
+const FROM: &str = "turns.number >= coalesce($1, (
          select min(number) from (
              select number from turns indexed by turns_open
              where stage = 'awaiting_next_state' order by number desc limit $2
@@ -72,14 +75,60 @@ pub(crate) async fn open_page(
     from: Option<i64>,
     most: usize,
 ) -> Result<OpenPage, Fault> {
-    let rows = db::query(WAITING)
+    let rows = db::query(AssertSqlSafe(format!("{WAITING}{FROM}")))
         .bind(from)
         .bind(limit(newest))
         .bind(limit(most))
         .fetch_all(&mut *connection)
         .await?;
+    let mut page = waiting_turns(connection, &rows).await?;
+    if rows.len() >= most
+        && let Some(last) = rows.last()
+    {
+        page.next = Some(last.try_get::<i64, _>("number")? + 1);
+    }
+    Ok(page)
+}
+
+/// A page of waiting turns but for those that are known; their names alone are read of these.
+pub(crate) async fn unknown_page(
+    connection: &mut Connection<'_>,
+    from: i64,
+    most: usize,
+    is_known: IsKnown<'_>,
+) -> Result<OpenPage, Fault> {
+    let names: Vec<(i64, Vec<u8>, Vec<u8>)> = db::query_as(
+        "select turns.number, turns.id, sessions.id from turns indexed by turns_open
+         join sessions on sessions.number = turns.session_number
+         where stage = 'awaiting_next_state' and turns.number >= $1
+         order by turns.number limit $2",
+    )
+    .bind(from)
+    .bind(limit(most))
+    .fetch_all(&mut *connection)
+    .await?;
+    let last = names.last().filter(|_| names.len() >= most);
+    let next = last.map(|(number, ..)| number + 1);
+    let mut unknown = Vec::new();
+    for (number, turn, session) in &names {
+        if !is_known(rows::session_id(session)?, rows::turn_id(turn)?) {
+            unknown.push(*number);
+        }
+    }
+    let mut page = OpenPage::default();
+    if !unknown.is_empty() {
+        let sql = format!("{WAITING}turns.number in ({LISTED}) order by turns.number");
+        let rows = listed(sql, &unknown)?.fetch_all(&mut *connection).await?;
+        page = waiting_turns(connection, &rows).await?;
+    }
+    page.next = next;
+    Ok(page)
+}
+
+/// The turns of rows of [`WAITING`].
+async fn waiting_turns(connection: &mut Connection<'_>, rows: &[Row]) -> Result<OpenPage, Fault> {
     let mut nodes = Vec::with_capacity(rows.len());
-    for row in &rows {
+    for row in rows {
         nodes.extend(
             row.try_get::<Option<i64>, _>("history_number")
                 .unwrap_or_default(),
@@ -91,12 +140,10 @@ pub(crate) async fn open_page(
         seen: rows.len(),
         next: None,
     };
-    for row in &rows {
-        let number: i64 = row.try_get("number")?;
-        page.next = (rows.len() >= most).then_some(number + 1);
+    for row in rows {
         match readable(waiting_turn(row, &messages))? {
             Some(turn) => page.turns.push(turn),
-            None => unreadable::skip(connection, number).await?,
+            None => unreadable::skip(connection, row.try_get("number")?).await?,
         }
     }
     Ok(page)

@@ -48,6 +48,12 @@ const PLANTED: &[Planted] = &[
         says: "1 jobs give the rewards of a group",
     },
     Planted {
+        name: "a revision that nobody wrote",
+        sql: "insert into unread (consumer, turn_number, is_new, revision)
+              select 'nobody', max(number), 1, 9 from turns",
+        says: "nobody has 1 turns to read",
+    },
+    Planted {
         name: "a gap in the versions",
         sql: "update versions set version = 7 where version = 2",
         says: "law P1 is broken: version 7 after 1",

@@ -154,7 +154,7 @@ impl Store for SqliteStore {
     type Moment = Transaction<'static, Sqlite>;
     const SHARED: bool = false;
 
-    async fn rung(&self) {
+    async fn changed(&self) {
         // Nobody else writes here.
         std::future::pending::<()>().await;
     }

@@ -11,7 +11,8 @@ use sqlx::{ConnectOptions, Connection};
 
 use super::open::SqliteConfig;
 use super::{SqliteLedger, open, schema};
-use hone_ledger::{Ledger, LedgerError, suite};
+use hone_domain::MemoryMode;
+use hone_ledger::{Changes as _, Ledger, LedgerError, Memories as _, suite};
 
 /// Set in a child process that runs one of these tests as a helper.
 const CHILD: &str = "HONE_STORE_LOCK_CHILD";
@@ -116,6 +117,59 @@ async fn places_and_claims_of_earlier_programs_are_put_right() {
             .await
             .unwrap();
     assert_eq!((places, attempts), ((2, 1), 0));
+}
+
+/// What the memory loop had not read becomes what its consumer has not read.
+#[tokio::test]
+async fn the_flags_of_memory_become_rows_of_progress() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let world = suite::World::new(ledger.clone());
+    for mode in [MemoryMode::Full; 4] {
+        let mut turn = world.turn();
+        turn.admission.memory.mode = mode;
+        world.answered(&turn).await;
+    }
+    world.judge_all(Some(1.0)).await;
+    let mut writer = ledger.store.writer.take().await.unwrap();
+    sqlx::raw_sql(
+        "drop table unread; drop table followers;
+         alter table turn_memories add column is_said integer not null default 0;
+         alter table turn_memories add column is_judged integer not null default 0;
+         update turn_memories set is_said = turn_number in (1, 2), is_judged = turn_number in (2, 3);
+         delete from changes; insert into changes values ('memory', 1, 41);
+         create index turn_memories_unread on turn_memories (turn_number)
+             where is_said = 1 or is_judged = 1",
+    )
+    .execute(&mut *writer)
+    .await
+    .unwrap();
+    let migration = schema::MIGRATIONS.iter().find(|m| m.version == 33).unwrap();
+    let sql = migration.sql.as_str().to_owned();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+        .execute(&mut *writer)
+        .await
+        .unwrap();
+    let rows: Vec<(String, i64, bool, Option<i64>)> =
+        sqlx::query_as("select consumer, turn_number, is_new, revision from unread order by 2")
+            .fetch_all(&mut *writer)
+            .await
+            .unwrap();
+    let row = |turn, is_new, revision| ("memory".to_owned(), turn, is_new, revision);
+    assert_eq!(
+        rows,
+        [
+            row(1, true, None),
+            row(2, true, Some(1)),
+            row(3, false, Some(1))
+        ]
+    );
+    drop(writer);
+    assert_eq!(ledger.newest_change().await.unwrap(), 41);
+    assert_eq!(ledger.unread(9).await.unwrap().len(), 3);
+    world.assert_lawful("migrated").await;
+    ledger.close().await;
 }
 
 #[tokio::test]

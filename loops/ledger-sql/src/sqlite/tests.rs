@@ -80,6 +80,12 @@ async fn sqlite_passes_the_suite_of_storage() {
 }
 
 #[tokio::test]
+async fn sqlite_passes_the_suite_of_progress() {
+    let folders = Folders::default();
+    suite::progress(async || folders.open().await).await;
+}
+
+#[tokio::test]
 async fn sqlite_passes_the_suite_of_jobs() {
     let folders = Folders::default();
     suite::jobs(async || folders.open().await).await;

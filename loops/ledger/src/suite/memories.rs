@@ -8,7 +8,7 @@ use hone_domain::{
 use super::personal::{begin, remove_all, wish};
 use super::world::{ALL, NOW, World, assert_conflict};
 use crate::{
-    Added, Extraction, ForgetWhat, Memories, MemoryChange, MemoryCounts, NewMemory, Personal,
+    Added, Extraction, ForgetWhat, Memories, MemoryChange, MemoryCounts, NewMemory, Personal, Read,
     Window,
 };
 
@@ -64,9 +64,11 @@ fn turn(world: &World, mode: MemoryMode, shown: &[MemoryId]) -> Turn {
 
 fn extraction(turn: &Turn, memories: Vec<NewMemory>) -> Extraction {
     Extraction {
-        turn: turn.id,
-        said: true,
-        judged: None,
+        read: Read {
+            turn: turn.id,
+            is_new: true,
+            revision: None,
+        },
         memories,
     }
 }
@@ -295,9 +297,11 @@ pub(super) async fn a_verdict_is_read_once(world: &World, _: &dyn Personal, kept
     );
     assert_eq!(judged.wish.as_deref(), Some("keep it short"));
     let extraction = Extraction {
-        turn: asked.id,
-        said: false,
-        judged: Some(judged.id),
+        read: Read {
+            turn: asked.id,
+            is_new: false,
+            revision: Some(judged.revision),
+        },
         memories: vec![new(world, "not so long")],
     };
     assert_eq!(

@@ -15,6 +15,7 @@ mod memories;
 mod people;
 mod personal;
 mod policies;
+mod progress;
 mod random;
 mod reading;
 mod rewards;
@@ -29,7 +30,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Answers, Changes, Jobs, Ledger, Memories, Personal, Storage, Versions};
+use crate::{Answers, Changes, Jobs, Ledger, Memories, Personal, Progress, Storage, Versions};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -110,6 +111,30 @@ pub async fn memories(
     }
 }
 
+/// Runs every case of [`Progress`]; `make` returns an empty ledger each time.
+pub async fn progress<L: Ledger + Personal + Memories + Progress + 'static>(
+    make: impl AsyncFn() -> Arc<L>,
+) {
+    macro_rules! progress_cases {
+        ($($case:ident,)*) => {$(
+            let ledger = make().await;
+            let case = progress::Case::new(ledger.clone());
+            Box::pin(progress::$case(&case)).await;
+            case.world.assert_lawful(concat!("progress::", stringify!($case))).await;
+            ledger.close().await;
+        )*};
+    }
+    progress_cases! {
+        what_is_new_is_read_once,
+        what_was_there_before_is_noted_in_pieces,
+        a_revised_verdict_is_read_again,
+        a_turn_names_what_continues_it,
+        an_erasure_leaves_nothing_to_read,
+        a_withdrawn_verdict_is_not_read,
+        consumers_are_enrolled_and_removed,
+    }
+}
+
 /// Runs every case of [`Jobs`]; `make` returns an empty ledger each time.
 pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() -> Arc<L>) {
     macro_rules! job_cases {
@@ -140,18 +165,23 @@ pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() ->
 pub async fn changes<L: Ledger + Personal + Memories + Changes + 'static>(
     make: impl AsyncFn() -> Arc<L>,
 ) {
-    let ledger = make().await;
-    let world = World::new(ledger.clone());
-    Box::pin(changes::what_is_remembered_elsewhere_is_told(
-        &*ledger, &world,
-    ))
-    .await;
-    world.assert_lawful("changes").await;
-    ledger.close().await;
+    macro_rules! change_cases {
+        ($($case:ident,)*) => {$(
+            let ledger = make().await;
+            let world = World::new(ledger.clone());
+            Box::pin(changes::$case(&*ledger, &world)).await;
+            world.assert_lawful(concat!("changes::", stringify!($case))).await;
+            ledger.close().await;
+        )*};
+    }
+    change_cases! {
+        what_is_remembered_elsewhere_is_told,
+        turns_of_others_are_read,
+    }
 }
 
 /// Runs every case of [`Storage`]; `make` returns an empty ledger each time.
-pub async fn storage<L: Ledger + Personal + Memories + Storage + 'static>(
+pub async fn storage<L: Ledger + Personal + Memories + Progress + Storage + 'static>(
     make: impl AsyncFn() -> Arc<L>,
 ) {
     macro_rules! storage_cases {
@@ -175,6 +205,7 @@ pub async fn storage<L: Ledger + Personal + Memories + Storage + 'static>(
         what_memories_and_checks_tell_of_keeps_its_row,
         votes_and_reports_go_alone,
         a_long_conversation_goes_in_pieces,
+        memory_is_waited_for_and_nobody_else,
     }
 }
 

@@ -10,8 +10,8 @@ use hone_domain::{MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryUse, Out
 use super::personal::{begin, remove_all, wish};
 use super::world::{ALL, NOW, World};
 use crate::{
-    EndedBefore, Extent, FeedbackOutcome, ForgetWhat, Ledger, Memories, NewMemory, Personal,
-    PrunePlace, Pruned, Refusal, Retention, Storage, Tally, TurnView,
+    EndedBefore, Extent, Extraction, FeedbackOutcome, ForgetWhat, Ledger, Memories, NewMemory,
+    Personal, Progress, PrunePlace, Pruned, Read, Refusal, Retention, Storage, Tally, TurnView,
 };
 
 /// After everything that the cases record.
@@ -23,15 +23,20 @@ pub(super) struct Case {
     storage: Arc<dyn Storage>,
     people: Arc<dyn Personal>,
     memories: Arc<dyn Memories>,
+    progress: Arc<dyn Progress>,
 }
 
 impl Case {
-    pub(super) fn new<L: Ledger + Personal + Memories + Storage + 'static>(ledger: Arc<L>) -> Self {
+    pub(super) fn new<L>(ledger: Arc<L>) -> Self
+    where
+        L: Ledger + Personal + Memories + Progress + Storage + 'static,
+    {
         Self {
             world: World::new(ledger.clone()),
             storage: ledger.clone(),
             people: ledger.clone(),
-            memories: ledger,
+            memories: ledger.clone(),
+            progress: ledger,
         }
     }
 
@@ -533,4 +538,33 @@ pub(super) async fn a_long_conversation_goes_in_pieces(case: &Case) {
     });
     let left: u64 = left.map(|table| table.rows).sum();
     assert!(!size.is_counted || left == 0, "{size:?}");
+}
+
+/// What memory has not read stays; who follows otherwise does not hold up what goes with age.
+pub(super) async fn memory_is_waited_for_and_nobody_else(case: &Case) {
+    let world = &case.world;
+    let enrolled = case.progress.enrol("one", "all", NOW).await;
+    enrolled.expect("enrolled");
+    let mut heard = world.turn();
+    heard.admission.memory.mode = MemoryMode::Full;
+    world.answered(&heard).await;
+    let other = settled(world, "Hello.").await;
+    case.prune(&everything(LATER)).await;
+    let extents = case.extents(&[&heard, &other]).await;
+    assert_eq!(extents, [Some(Extent::Whole), None]);
+    let unread = case.progress.unread_of("one", 0, ALL).await.expect("read");
+    assert_eq!(
+        unread.iter().map(|u| u.turn).collect::<Vec<_>>(),
+        [heard.id]
+    );
+    let read = Extraction {
+        read: Read::from(&unread[0]),
+        memories: Vec::new(),
+    };
+    let kept = case.memories.store_extraction(&read, NOW).await;
+    kept.expect("kept");
+    case.prune(&everything(LATER)).await;
+    assert_eq!(case.extents(&[&heard]).await, [None]);
+    let unread = case.progress.unread_of("one", 0, ALL).await.expect("read");
+    assert_eq!(unread, []);
 }

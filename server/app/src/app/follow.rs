@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hone_domain::{Loop, Scope};
 use hone_ledger::{Change, LedgerError, Topic};
 use hone_runtime::Shutdown;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::loops::beside;
@@ -17,6 +17,8 @@ use super::resources::{Resources, published};
 
 /// How long changes are not looked for where nobody tells of them.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long copies of erased adapters are left alone after the store could not be asked about them.
+const TIDY_AGAIN: Duration = Duration::from_secs(60);
 /// Most changes read at once.
 const CHANGES: usize = 500;
 /// Most turns of other gateways read at once.
@@ -37,9 +39,12 @@ pub(super) fn follow(resources: &Resources, tasks: &mut JoinSet<()>) {
 async fn look(resources: Resources, stop: Shutdown) {
     let mut seen = resources.changes_seen;
     let mut turns = resources.turns_seen;
+    let mut tidying = Tidying::new();
     loop {
         let taken = async {
-            seen = take(&resources, seen).await?;
+            let (newest, is_erased) = take(&resources, seen).await?;
+            seen = newest;
+            tidying.is_wanted |= is_erased;
             if resources.config.runs(Loop::Serve) {
                 turns = conversations(&resources, turns).await?;
             }
@@ -55,18 +60,20 @@ async fn look(resources: Resources, stop: Shutdown) {
                 }
             }
         }
+        tidying.step(&resources).await;
         tokio::select! {
-            _rung_or_late = timeout(LOOK_EVERY, resources.changes.rung()) => {}
+            _changed_or_late = timeout(LOOK_EVERY, resources.changes.changed()) => {}
             () = stop.wait() => return,
         }
     }
 }
 
-/// Takes over what changed behind a number: the number of the newest change that is taken over.
-async fn take(resources: &Resources, seen: u64) -> Result<u64, LedgerError> {
+/// Takes over what changed behind a number: the number of the newest change that is taken over, and whether files of
+/// adapters were erased.
+async fn take(resources: &Resources, seen: u64) -> Result<(u64, bool), LedgerError> {
     let changes = resources.changes.changes_after(seen, CHANGES).await?;
     let Some(newest) = changes.last().map(|change| change.number) else {
-        return Ok(seen);
+        return Ok((seen, false));
     };
     let of = |topic| {
         let of = changes.iter().filter(move |change| change.topic == topic);
@@ -87,7 +94,8 @@ async fn take(resources: &Resources, seen: u64) -> Result<u64, LedgerError> {
     for scope in of(Topic::Memory) {
         resources.remembered.refresh(scope).await;
     }
-    Ok(newest)
+    let is_erased = of(Topic::Files).next().is_some();
+    Ok((newest, is_erased))
 }
 
 /// Takes up turns of other gateways that wait for an answer, so that a conversation can go on here: the number up to which
@@ -95,8 +103,14 @@ async fn take(resources: &Resources, seen: u64) -> Result<u64, LedgerError> {
 async fn conversations(resources: &Resources, seen: i64) -> Result<i64, LedgerError> {
     let newest = resources.changes.newest_turn().await?;
     let mut from = (newest > seen).then_some(seen + 1);
+    // Those of this gateway are not read again.
+    let is_known = |session, turn| {
+        let index = resources.index.lock();
+        let index = index.unwrap_or_else(PoisonError::into_inner);
+        index.has_turn(session, turn)
+    };
     while let Some(number) = from {
-        let page = resources.ledger.open_page(usize::MAX, Some(number), TURNS);
+        let page = resources.changes.unknown_page(number, TURNS, &is_known);
         let page = page.await?;
         from = page.next;
         let index = resources.index.lock();
@@ -115,11 +129,45 @@ async fn conversations(resources: &Resources, seen: i64) -> Result<i64, LedgerEr
 async fn policies(resources: &Resources) -> Result<(), LedgerError> {
     let read = published(&*resources.ledger, &*resources.versions).await?;
     resources.policies.update(|known| known.merged(&read));
-    let blobs = resources.blobs.clone();
-    // Copies of what was erased elsewhere.
-    let tidied = tokio::task::spawn_blocking(move || blobs.tidy()).await;
-    if let Ok(Err(error)) = tidied {
-        tracing::debug!(%error, "copies of adapters could not be looked through");
-    }
     Ok(())
+}
+
+/// Removes copies of what was erased elsewhere, beside all else: the store may be slow, or away.
+struct Tidying {
+    /// Something may have been erased since the copies were last looked through.
+    is_wanted: bool,
+    not_before: Instant,
+    running: Option<JoinHandle<bool>>,
+}
+
+impl Tidying {
+    /// Nobody knows what was erased while this process was not there.
+    fn new() -> Self {
+        Self {
+            is_wanted: true,
+            not_before: Instant::now(),
+            running: None,
+        }
+    }
+
+    async fn step(&mut self, resources: &Resources) {
+        if let Some(ended) = self.running.take_if(|running| running.is_finished()) {
+            let is_done = ended.await.unwrap_or(false);
+            self.is_wanted |= !is_done;
+            if !is_done {
+                self.not_before = Instant::now() + TIDY_AGAIN;
+            }
+        }
+        if self.is_wanted && self.running.is_none() && Instant::now() >= self.not_before {
+            self.is_wanted = false;
+            let blobs = resources.blobs.clone();
+            self.running = Some(tokio::task::spawn_blocking(move || {
+                let tidied = blobs.tidy();
+                if let Err(error) = &tidied {
+                    tracing::debug!(%error, "copies of adapters could not be looked through");
+                }
+                tidied.is_ok()
+            }));
+        }
+    }
 }

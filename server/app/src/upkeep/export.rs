@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::adapters::Adapters;
 use super::common::{check_adapter, entry, open, run};
+use super::export_progress::{Consumer, ConsumersArgs, Written, consumers, parse_name};
 use super::export_trajectories::{Format, trajectories};
 use crate::cli::place::Place;
 use crate::config::Config;
@@ -29,6 +30,7 @@ const VERSIONS_MAX: usize = 1_000_000;
 #[command(
     after_help = "Examples:\n  hone export turns --owner ann > turns.jsonl\n  \
     hone export samples --out samples.jsonl\n  hone export trajectories --format messages > chats.jsonl\n  \
+    hone export trajectories --new-for trainer --out new.jsonl\n  hone export consumers\n  \
     hone export adapter --scope local --out my-adapter"
 )]
 pub(crate) enum ExportCommand {
@@ -43,9 +45,15 @@ pub(crate) enum ExportCommand {
         /// What a line is.
         #[arg(long, value_enum, default_value = "messages")]
         format: Format,
+        /// Only what was not written for this name before, and what was judged anew since, the oldest turn first. A line
+        /// counts as written once the whole export is. A name keeps its --format, --owner and --scope.
+        #[arg(long, value_name = "NAME", value_parser = parse_name)]
+        new_for: Option<String>,
         #[command(flatten)]
         lines: Lines,
     },
+    /// The names of `--new-for`: what each has had, and what there is for it.
+    Consumers(ConsumersArgs),
     /// A version's adapter as a folder that PEFT and vLLM load.
     Adapter {
         /// Whose policy: a scope as `hone versions scopes` shows it, or an owner's name.
@@ -87,6 +95,19 @@ impl Lines {
             ..TurnFilter::default()
         }
     }
+
+    /// Who gets only what is new to it, where somebody does.
+    fn consumer<'a>(&'a self, what: What<'a>) -> Option<Consumer<'a>> {
+        let What::Trajectories { format, new_for } = what else {
+            return None;
+        };
+        Some(Consumer {
+            name: new_for?,
+            format,
+            owner: self.owner.as_deref(),
+            scope: self.scope.as_deref().map(Scope::meant),
+        })
+    }
 }
 
 /// Runs one export.
@@ -97,9 +118,15 @@ pub(crate) fn export(command: &ExportCommand) -> Result<ExitCode, String> {
     match command {
         ExportCommand::Turns(lines) => write_lines(lines, What::Turns),
         ExportCommand::Samples(lines) => write_lines(lines, What::Samples),
-        ExportCommand::Trajectories { format, lines } => {
-            write_lines(lines, What::Trajectories(*format))
+        ExportCommand::Trajectories {
+            format,
+            new_for,
+            lines,
+        } => {
+            let (format, new_for) = (*format, new_for.as_deref());
+            write_lines(lines, What::Trajectories { format, new_for })
         }
+        ExportCommand::Consumers(args) => consumers(args),
         ExportCommand::Adapter {
             scope,
             version,
@@ -115,24 +142,27 @@ const UNREAD: &str = "nobody reads on";
 
 /// What is written out as lines.
 #[derive(Clone, Copy)]
-enum What {
+enum What<'a> {
     Turns,
     Samples,
-    Trajectories(Format),
+    Trajectories {
+        format: Format,
+        new_for: Option<&'a str>,
+    },
 }
 
-impl What {
+impl What<'_> {
     /// What the audit log calls it.
     fn act(self) -> &'static str {
         match self {
             Self::Turns => "export.turns",
             Self::Samples => "export.samples",
-            Self::Trajectories(_) => "export.trajectories",
+            Self::Trajectories { .. } => "export.trajectories",
         }
     }
 }
 
-fn write_lines(lines: &Lines, what: What) -> Result<(), String> {
+fn write_lines(lines: &Lines, what: What<'_>) -> Result<(), String> {
     let config = lines.place.config()?;
     let written = match &lines.out {
         None => {
@@ -144,14 +174,8 @@ fn write_lines(lines: &Lines, what: What) -> Result<(), String> {
             written
         }
         Some(path) => {
-            let mut make = fs::OpenOptions::new();
-            make.write(true).create_new(true);
-            #[cfg(unix)]
-            std::os::unix::fs::OpenOptionsExt::mode(&mut make, 0o600);
-            let file = make.open(path);
-            let file = file.map_err(|error| unwritable(path, &error, "file"))?;
-            let out = &mut BufWriter::new(file);
-            let written = run(write_to(&config, lines, what, out));
+            let out = BufWriter::new(made(path)?);
+            let written = write_file(&config, lines, what, path, out);
             if written.is_err() {
                 // So that the next try finds nothing in its way.
                 fs::remove_file(path).ok();
@@ -159,18 +183,50 @@ fn write_lines(lines: &Lines, what: What) -> Result<(), String> {
             written
         }
     }?;
-    eprintln!("{written} lines");
-    Ok(())
+    eprintln!("{} lines", written.lines);
+    match lines.consumer(what) {
+        Some(consumer) => consumer.acknowledge(&config, &written.read),
+        None => Ok(()),
+    }
+}
+
+/// Makes a file that must not exist yet.
+fn made(path: &Path) -> Result<fs::File, String> {
+    let mut make = fs::OpenOptions::new();
+    make.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut make, 0o600);
+    let file = make.open(path);
+    file.map_err(|error| unwritable(path, &error, "file"))
+}
+
+/// Writes a file, which is on the disk with its name when this returns.
+fn write_file(
+    config: &Config,
+    lines: &Lines,
+    what: What<'_>,
+    path: &Path,
+    mut out: BufWriter<fs::File>,
+) -> Result<Written, String> {
+    let written = run(write_to(config, lines, what, &mut out))?;
+    let synced = out.get_ref().sync_all().and_then(|()| {
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    });
+    synced.map_err(|error| unwritable(path, &error, "file"))?;
+    Ok(written)
 }
 
 async fn write_to(
     config: &Config,
     lines: &Lines,
-    what: What,
+    what: What<'_>,
     out: &mut dyn Write,
-) -> Result<u64, String> {
+) -> Result<Written, String> {
     let ledger = open(config).await?;
-    let detail = json!({"owner": lines.owner, "scope": lines.scope});
+    let consumer = lines.consumer(what);
+    let new_for = consumer.as_ref().map(|consumer| consumer.name);
+    let detail = json!({"owner": lines.owner, "scope": lines.scope, "new_for": new_for});
     let noted = ledger.record(&entry(what.act(), "", detail)).await;
     noted.map_err(|error| error.to_string())?;
     let unwritable = |error: std::io::Error| match error.kind() {
@@ -178,17 +234,25 @@ async fn write_to(
         _ => format!("the output cannot be written ({error})"),
     };
     let mut put = |line: &Value| writeln!(out, "{line}").map_err(unwritable);
-    let done = match what {
-        What::Turns => {
+    let counted = |lines| Written {
+        lines,
+        ..Written::default()
+    };
+    let done = match (what, &consumer) {
+        (What::Turns, _) => {
             let filter = lines.filter(None);
-            pages(&*ledger, &filter, &mut |view| put(&turn_line(view))).await
+            let done = pages(&*ledger, &filter, &mut |view| put(&turn_line(view))).await;
+            done.map(counted)
         }
-        What::Samples => {
+        (What::Samples, _) => {
             let filter = lines.filter(Some(FateState::Trained));
-            pages(&*ledger, &filter, &mut |view| put(&sample_line(view))).await
+            let done = pages(&*ledger, &filter, &mut |view| put(&sample_line(view))).await;
+            done.map(counted)
         }
-        What::Trajectories(format) => {
-            trajectories(&*ledger, &lines.filter(None), format, &mut put).await
+        (What::Trajectories { .. }, Some(consumer)) => consumer.write(&*ledger, &mut put).await,
+        (What::Trajectories { format, .. }, None) => {
+            let done = trajectories(&*ledger, &lines.filter(None), format, &mut put).await;
+            done.map(counted)
         }
     };
     ledger.close().await;

@@ -23,6 +23,57 @@ pub(crate) enum Format {
     Tokens,
 }
 
+impl Format {
+    /// Its name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::Tokens => "tokens",
+        }
+    }
+}
+
+/// What makes lines of turns.
+pub(super) struct Trajectories<'a> {
+    ledger: &'a dyn StoredLedger,
+    /// Scopes whose people allow no learning now.
+    closed: HashSet<Scope>,
+}
+
+impl<'a> Trajectories<'a> {
+    pub(super) async fn of(ledger: &'a dyn StoredLedger) -> Result<Self, String> {
+        let closed = closed_scopes(ledger).await?;
+        Ok(Self { ledger, closed })
+    }
+
+    /// Whether a turn may be learned from elsewhere.
+    pub(super) fn has(&self, view: &TurnView) -> bool {
+        !self.closed.contains(&view.turn.scope) && is_free(view)
+    }
+
+    /// The line of a turn; none where it lost what the format needs.
+    pub(super) async fn line(
+        &self,
+        view: &TurnView,
+        format: Format,
+    ) -> Result<Option<Value>, String> {
+        let is_whole = match format {
+            Format::Messages => view.extent != Extent::Row,
+            Format::Tokens => view.extent == Extent::Whole,
+        };
+        if !is_whole {
+            return Ok(None);
+        }
+        let session = self.ledger.session(view.turn.session, None, 1).await;
+        let rewards = session.map_err(|error| error.to_string())?;
+        let reward = rewards.and_then(|mut session| session.rewards.pop());
+        Ok(Some(match format {
+            Format::Messages => conversation(view, reward.as_ref()),
+            Format::Tokens => step(view, reward.as_ref()),
+        }))
+    }
+}
+
 /// Hands a line per conversation, or per turn of one, to `each`, the newest first; returns how many there were.
 pub(super) async fn trajectories(
     ledger: &dyn StoredLedger,
@@ -31,7 +82,7 @@ pub(super) async fn trajectories(
     each: &mut dyn FnMut(&Value) -> Result<(), String>,
 ) -> Result<u64, String> {
     let failed = |error: hone_ledger::LedgerError| error.to_string();
-    let closed = closed_scopes(ledger).await?;
+    let exported = Trajectories::of(ledger).await?;
     let main = TurnFilter {
         kind: Some(TurnKind::Main),
         ..filter.clone()
@@ -49,24 +100,17 @@ pub(super) async fn trajectories(
                 continue;
             };
             let is_continued = continued.remove(&row.id);
-            if closed.contains(&view.turn.scope) || !is_free(&view) {
+            if !exported.has(&view) {
                 continue;
             }
             if format == Format::Messages {
                 continued.extend(view.turn.parent);
             }
-            let wanted = match format {
-                Format::Messages => !is_continued && view.extent != Extent::Row,
-                Format::Tokens => view.extent == Extent::Whole,
-            };
-            if wanted {
-                let session = ledger.session(view.turn.session, None, 1).await;
-                let rewards = session.map_err(failed)?.map(|session| session.rewards);
-                let reward = rewards.and_then(|mut rewards| rewards.pop());
-                each(&match format {
-                    Format::Messages => conversation(&view, reward.as_ref()),
-                    Format::Tokens => step(&view, reward.as_ref()),
-                })?;
+            if format == Format::Messages && is_continued {
+                continue;
+            }
+            if let Some(line) = exported.line(&view, format).await? {
+                each(&line)?;
                 count += 1;
             }
         }
@@ -87,7 +131,7 @@ async fn closed_scopes(ledger: &dyn StoredLedger) -> Result<HashSet<Scope>, Stri
 }
 
 /// Whether it may be learned from elsewhere: its people allowed it, did not have it forgotten, and it has an end.
-fn is_free(view: &TurnView) -> bool {
+pub(super) fn is_free(view: &TurnView) -> bool {
     let settled = match view.fate {
         hone_domain::Fate::Settled { reason } => Some(reason),
         _ => None,

@@ -9,6 +9,7 @@ mod common;
 mod compact;
 mod doctor;
 mod export;
+mod export_progress;
 mod export_trajectories;
 mod ledger;
 mod prune;

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use toml::Value as Toml;
 
 use super::checks::State;
+use super::common::open;
 use super::doctor::{Finding, examine};
+use super::export_progress::Consumer;
+use super::export_trajectories::Format;
 use crate::app::App;
 use crate::app::tests::config;
 use crate::cli;
@@ -115,6 +118,70 @@ async fn backup_restore_and_export_beside_an_app_that_answers() {
     }
     let acts = acts(&url, "").await;
     assert_eq!(acts, ["restore", "backup"], "newest first");
+    assert!(app.stop().await);
+}
+
+/// What did not come to its end is given again, and so is what was written and not noted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_that_fails_takes_nothing_from_the_next_one() {
+    let place = tempfile::tempdir().unwrap();
+    let app = App::start(config(place.path(), &[])).await.unwrap();
+    let url = format!("http://{}", app.addr);
+    let mut said = Vec::new();
+    for n in 0..3 {
+        said.push(chat(&url, &format!("question {n}")).await);
+    }
+    let config = config(place.path(), &[]);
+    let consumer = Consumer {
+        name: "trainer",
+        format: Format::Tokens,
+        owner: None,
+        scope: None,
+    };
+    let ledger = open(&config).await.unwrap();
+    let mut left = 2;
+    let mut fails = |_: &Value| {
+        left -= 1;
+        match left {
+            0 => Err("the disk is full".to_owned()),
+            _ => Ok(()),
+        }
+    };
+    let failed = consumer.write(&*ledger, &mut fails).await;
+    assert_eq!(failed.err().unwrap(), "the disk is full");
+    for _ in 0..2 {
+        let mut turns = Vec::new();
+        let mut note = |line: &Value| {
+            turns.push(line["metadata"]["turn_id"].as_str().unwrap().to_owned());
+            Ok(())
+        };
+        let written = consumer.write(&*ledger, &mut note).await;
+        assert_eq!(written.unwrap().lines, 3);
+        assert_eq!(turns, said, "the oldest first");
+    }
+    ledger.close().await;
+    let data = place.path().display().to_string();
+    let export = |out: &'static str| {
+        let out = place.path().join(out).display().to_string();
+        let data = data.clone();
+        async move {
+            let words = [
+                "export",
+                "trajectories",
+                "--format",
+                "tokens",
+                "--new-for",
+                "trainer",
+            ];
+            let done = hone(&[&words[..], &["--data", &data, "--out", &out]].concat()).await;
+            (done, lines(Path::new(&out)).len())
+        }
+    };
+    assert_eq!(export("first").await, (true, 3));
+    chat(&url, "one more").await;
+    assert_eq!(export("first").await, (false, 3), "it stays as it is");
+    assert_eq!(export("second").await, (true, 1));
+    assert_eq!(export("third").await, (true, 0));
     assert!(app.stop().await);
 }
 

@@ -66,8 +66,8 @@ impl Contents {
     }
 }
 
-/// What tasks are made with.
-pub(super) struct Workshop {
+/// Drafts tasks.
+pub(super) struct Drafter {
     pub(super) repository: Repository,
     pub(super) contents: Contents,
     /// The command that runs tests, where one is named.
@@ -109,7 +109,7 @@ pub(super) fn too_large(tree: &Tree) -> Option<Skip> {
     })
 }
 
-impl Workshop {
+impl Drafter {
     /// How a commit's tests are run, and which they are, where it changes code and tests.
     fn decided(&self, changed: &[&Change]) -> Result<(Runner, Vec<String>), Skip> {
         let there = changed.iter().filter(|change| change.after.is_some());

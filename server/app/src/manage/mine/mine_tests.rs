@@ -121,7 +121,7 @@ fn text(miner: &Miner, file: &TaskFile) -> String {
     let TaskFile::Shared { sha256 } = file else {
         panic!("it is no shared file");
     };
-    String::from_utf8(miner.workshop.contents.waiting[sha256].clone()).unwrap()
+    String::from_utf8(miner.drafter.contents.waiting[sha256].clone()).unwrap()
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl<'a> Upload<'a> {
 
     async fn add(&mut self, miner: &mut Miner, tasks: Vec<TaskRequest>) -> Result<(), String> {
         let path = format!("/v1/task-sets/{}/tasks", self.set().await?);
-        let contents = miner.workshop.contents.take().into_values();
+        let contents = miner.drafter.contents.take().into_values();
         let contents = contents.map(|content| serde_json::to_value(content_of(content)));
         for files in parts(contents)? {
             post(self.server, path.clone(), json!({ "files": files })).await?;

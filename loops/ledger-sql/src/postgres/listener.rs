@@ -10,26 +10,26 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// A connection that listens, once somebody waits.
 #[derive(Default)]
-pub(super) struct Bell(Mutex<Option<PgListener>>);
+pub(super) struct Listener(Mutex<Option<PgListener>>);
 
-impl Bell {
+impl Listener {
     /// Waits for a notification, or for a while where there can be none.
-    pub(super) async fn rung(&self, options: &PgConnectOptions, schema: &str) {
-        let mut bell = self.0.lock().await;
-        if let Err(error) = wait(&mut bell, options, schema).await {
+    pub(super) async fn notified(&self, options: &PgConnectOptions, schema: &str) {
+        let mut kept = self.0.lock().await;
+        if let Err(error) = wait(&mut kept, options, schema).await {
             tracing::debug!(%error, "the database does not tell of changes");
-            *bell = None;
+            *kept = None;
             tokio::time::sleep(AGAIN).await;
         }
     }
 }
 
 async fn wait(
-    bell: &mut Option<PgListener>,
+    kept: &mut Option<PgListener>,
     options: &PgConnectOptions,
     schema: &str,
 ) -> Result<(), sqlx::Error> {
-    let listener = match bell {
+    let listener = match kept {
         Some(listener) => listener,
         None => {
             let one = PgPoolOptions::new().max_connections(1);
@@ -37,7 +37,7 @@ async fn wait(
             let mut listener = PgListener::connect_with(&one).await?;
             listener.listen(schema).await?;
             // What happened before it listened has to be looked for.
-            *bell = Some(listener);
+            *kept = Some(listener);
             return Ok(());
         }
     };
