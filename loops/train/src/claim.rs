@@ -58,21 +58,6 @@ impl Claimer {
         made.map(|batch| Claimed::Batch(Box::new(batch)))
     }
 
-    /// A batch that claims nothing: what the scope learned from somebody's words is learned from again by other
-    /// questions.
-    pub(crate) async fn practise(&self, scope: Scope) -> Result<Claimed, LedgerError> {
-        let batch = BatchId(self.ids.next());
-        let batch = self.make(scope, batch, Vec::new()).await?;
-        let words = batch
-            .replayed
-            .iter()
-            .any(|replayed| replayed.hint.is_some());
-        Ok(match words && batch.parent.is_some() {
-            true => Claimed::Batch(Box::new(batch)),
-            false => Claimed::Nothing,
-        })
-    }
-
     /// Gives claims back; what somebody else took over is theirs. What fails runs out by itself.
     pub(crate) async fn release(
         &self,

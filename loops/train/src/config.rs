@@ -60,9 +60,6 @@ pub struct Config {
     /// Most turns that were trained before and are learned from again by their hint or correction,
     /// per batch.
     pub replay_turns: usize,
-    /// How often, after a version that was learned from somebody's words, the same words are learned from again by
-    /// other questions, while no turns wait; each time makes a version of its own, or the gate refuses it and it was the last.
-    pub practice_rounds: u32,
     /// Weight of the score's advantage.
     pub score_weight: f32,
     /// Weight of the reward of an episode, which tests paid.
@@ -271,7 +268,6 @@ impl Config {
             train_share_window_ms: 2_000,
             method: Method::Combined,
             replay_turns: 4,
-            practice_rounds: 0,
             score_weight: 1.0,
             episode_weight: 1.0,
             baseline: Baseline::ScopeMean,

@@ -11,7 +11,7 @@ use crate::candidate::{Candidate, candidate};
 use crate::claim::Claimer;
 use crate::ctx::{Ctx, NAME};
 use crate::evaluator::Evaluator;
-use crate::event::{Claimed, Effect, PublishOutcome, Report};
+use crate::event::{Effect, PublishOutcome, Report};
 use crate::priority::Priority;
 use crate::progress::UnderWay;
 use crate::prune::Pruner;
@@ -69,9 +69,6 @@ impl Effects<Train> for TrainEffects {
             Effect::Look => Report::Looked(self.look().await),
             Effect::Claim(scope) => {
                 Report::Claimed(self.said("claim", self.claimer.claim(scope).await))
-            }
-            Effect::Practise(scope) => {
-                Report::Claimed(self.said("read what to practise", self.practise(scope).await))
             }
             Effect::Train(job) => {
                 let (candidate, share) = self.train(job).await;
@@ -194,20 +191,13 @@ impl TrainEffects {
         self.said("look for ready turns", self.ledger.ready(now).await)
     }
 
-    async fn practise(&self, scope: Scope) -> Result<Claimed, LedgerError> {
-        if self.switch.is_paused() {
-            return Ok(Claimed::Nothing);
-        }
-        self.claimer.practise(scope).await
-    }
-
     async fn train(&self, job: Arc<TrainJob>) -> (Result<Arc<Candidate>, TrainError>, ShareTotals) {
         let effects = self.clone();
         let batch = job.batch;
         let _shown = Shown(&self.under_way);
         self.under_way.set(Some(UnderWay {
             scope: job.scope.clone(),
-            turns: job.teaching_turns(),
+            turns: job.transitions().len(),
             progress: job.progress.clone(),
         }));
         let work = move |abandoned: Abandoned| effects.take_step(&job, &abandoned);

@@ -23,8 +23,6 @@ pub enum Effect {
     Look,
     /// Claim a batch of a scope.
     Claim(Scope),
-    /// Read what a scope may practise.
-    Practise(Scope),
     /// Take a step and measure the candidate.
     Train(Arc<TrainJob>),
     /// Make the candidate's files durable.

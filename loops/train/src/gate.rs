@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::GateConfig;
-pub use crate::interval::{Interval, interval};
 use crate::probe::ProbeSummary;
 pub(crate) use crate::wish_meter::{AtALoss, WishMeter};
 
@@ -60,14 +59,49 @@ pub enum Outcome {
         provisional: bool,
     },
     /// It is not, for these reasons.
-    Fails {
-        /// In words.
-        reasons: Vec<String>,
-        /// It does harm, and does not merely learn too little.
-        harms: bool,
-    },
+    Fails(Vec<String>),
     /// It cannot be told yet, and why.
     Waits(String),
+}
+
+/// A mean with its one-sided bounds of 95 % on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// How many differences.
+    pub turns: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// It is surely above this,
+    pub low: f64,
+    /// and below this.
+    pub high: f64,
+}
+
+/// Standard normal quantile of 95 %.
+const Z_95: f64 = 1.644_853_627;
+
+/// The t interval of paired differences; none for fewer than two.
+pub fn interval(differences: &[f32]) -> Option<Interval> {
+    let turns = differences.len();
+    if turns < 2 {
+        return None;
+    }
+    let n = turns as f64;
+    let mean = differences.iter().map(|d| f64::from(*d)).sum::<f64>() / n;
+    let squares = differences.iter().map(|d| (f64::from(*d) - mean).powi(2));
+    let variance = squares.sum::<f64>() / (n - 1.0);
+    // The t quantile as an expansion around the normal one (Fisher and Cornish 1960).
+    let (z, freedom) = (Z_95, n - 1.0);
+    let t = z
+        + (z.powi(3) + z) / (4.0 * freedom)
+        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom * freedom);
+    let half = t * (variance / n).sqrt();
+    Some(Interval {
+        turns,
+        mean,
+        low: mean - half,
+        high: mean + half,
+    })
 }
 
 /// Judges a candidate: first what is broken in itself, then whether it is surely not worse than
@@ -85,10 +119,8 @@ pub fn decide(config: &GateConfig, m: &Measured) -> Outcome {
     if m.differences.iter().any(|d| !d.is_finite()) {
         reasons.push("a held-out turn has a log-prob that is not finite".to_owned());
     }
-    let harms = !reasons.is_empty();
-    reasons.extend(unlearned(m));
     if !reasons.is_empty() {
-        return Outcome::Fails { reasons, harms };
+        return Outcome::Fails(reasons);
     }
     let compared = interval(&m.differences).filter(|i| i.turns >= config.held_out_min);
     let Some(compared) = compared else {
@@ -103,16 +135,13 @@ pub fn decide(config: &GateConfig, m: &Measured) -> Outcome {
     if compared.low > -margin {
         Outcome::Passes { provisional: false }
     } else if compared.high < -margin {
-        Outcome::Fails {
-            reasons: vec![format!("it is worse than what is served: {told}")],
-            harms: true,
-        }
+        Outcome::Fails(vec![format!("it is worse than what is served: {told}")])
     } else {
         Outcome::Waits(told)
     }
 }
 
-/// What a candidate lost of what nobody asked it to change.
+/// What a candidate lost of what nobody asked it to change, and whether it does what was asked.
 fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
     let mut reasons = Vec::new();
     if m.generic_loss.is_nan() || m.generic_loss > config.generic_loss_max {
@@ -142,12 +171,6 @@ fn losses(config: &GateConfig, m: &Measured) -> Vec<String> {
             lost.turns, lost.mean, config.instructed_loss_max
         ));
     }
-    reasons
-}
-
-/// Why it does not do what was asked.
-fn unlearned(m: &Measured) -> Vec<String> {
-    let mut reasons = Vec::new();
     if let Some(AtALoss { told, plain }) = m.at_a_loss {
         reasons.push(format!(
             "the model does not know how to do what was asked for: it is far less sure of what it answers to it \
@@ -515,7 +538,7 @@ mod tests {
                 measured.differences = differences(seed, shape);
                 match decide(&config, &measured) {
                     Outcome::Passes { provisional } => passed += i32::from(!provisional),
-                    Outcome::Fails { .. } => failed += 1,
+                    Outcome::Fails(_) => failed += 1,
                     Outcome::Waits(_) => {}
                 }
             }
@@ -541,7 +564,7 @@ mod tests {
         measured.differences = vec![-1.0; config.held_out_min - 1];
         assert_eq!(decide(&config, &measured), passes(true), "too few to tell");
         measured.differences = vec![-1.0; config.held_out_min];
-        assert!(matches!(decide(&config, &measured), Outcome::Fails { .. }));
+        assert!(matches!(decide(&config, &measured), Outcome::Fails(_)));
         measured.differences = vec![0.0; config.held_out_min];
         assert_eq!(
             decide(&config, &measured),
@@ -556,11 +579,11 @@ mod tests {
         };
         assert!(why.contains("held-out turns"), "{why}");
         measured.differences[0] = f32::NAN;
-        assert!(matches!(decide(&config, &measured), Outcome::Fails { .. }));
+        assert!(matches!(decide(&config, &measured), Outcome::Fails(_)));
         measured = good();
         for loss in [9.0, f32::NAN] {
             measured.golden_loss = loss;
-            let Outcome::Fails { reasons, .. } = decide(&config, &measured) else {
+            let Outcome::Fails(reasons) = decide(&config, &measured) else {
                 panic!("it forgot everything");
             };
             assert!(reasons[0].contains("fixed prompts"), "{reasons:?}");

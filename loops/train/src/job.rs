@@ -57,8 +57,6 @@ pub(crate) enum Doing {
 pub(crate) struct Job {
     pub(crate) scope: Scope,
     pub(crate) doing: Doing,
-    /// It claims nothing and learns again from words that were learned from before.
-    pub(crate) is_practice: bool,
     pub(crate) batch: Option<BatchId>,
     pub(crate) parent: PolicyVersion,
     pub(crate) claims: Vec<Claim>,
@@ -73,8 +71,6 @@ pub(crate) struct Job {
     pub(crate) leased_ms: Millis,
     /// Turns of it that are learned from by their hint.
     pub(crate) hinted: u64,
-    /// Its candidate does what was asked about as well as the model that is told.
-    pub(crate) follows: bool,
     pub(crate) report: Value,
     pub(crate) gate: Value,
 }
@@ -84,7 +80,6 @@ impl Job {
         Self {
             scope,
             doing: Doing::Claim,
-            is_practice: false,
             batch: None,
             parent: PolicyVersion::BASE,
             claims: Vec::new(),
@@ -96,17 +91,8 @@ impl Job {
             began_ms: now,
             leased_ms: now,
             hinted: 0,
-            follows: false,
             report: json!({}),
             gate: json!({}),
-        }
-    }
-
-    pub(crate) fn practising(scope: Scope, now: Millis) -> Self {
-        Self {
-            is_practice: true,
-            report: json!({"practice": true}),
-            ..Self::claiming(scope, now)
         }
     }
 

@@ -29,7 +29,6 @@ mod filter;
 mod gate;
 mod guards;
 mod import;
-mod interval;
 mod job;
 mod judged;
 mod learner_config;

@@ -21,8 +21,6 @@ pub(crate) struct ScopeState {
     failures_in_row: u32,
     waits_in_row: u32,
     empty_in_row: u32,
-    /// Practice jobs that may still follow its newest version.
-    pub(crate) practice_left: u32,
     /// No job begins before.
     retry_at_ms: Millis,
     /// Number of its last job; larger is later.
@@ -42,7 +40,6 @@ impl ScopeState {
             failures_in_row: 0,
             waits_in_row: 0,
             empty_in_row: 0,
-            practice_left: 0,
             retry_at_ms: Millis::MIN,
             last_job: 0,
         }
@@ -168,16 +165,6 @@ impl Scopes {
 
     pub(crate) fn last_job(&self, scope: &Scope) -> u64 {
         self.states.get(scope).map_or(0, |state| state.last_job)
-    }
-
-    /// A scope whose newest version may be followed by practice now, the one that has waited longest.
-    pub(crate) fn to_practise(&self, now: Millis) -> Option<Scope> {
-        let due = |(_, state): &(&Scope, &ScopeState)| {
-            state.practice_left > 0 && state.retry_at_ms <= now
-        };
-        let scopes = self.states.iter().filter(due);
-        let first = scopes.min_by_key(|(scope, state)| (state.last_job, *scope));
-        first.map(|(scope, _)| scope.clone())
     }
 
     pub(crate) fn may_begin(&self, scope: &Scope, now: Millis) -> bool {

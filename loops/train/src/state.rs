@@ -101,9 +101,6 @@ impl Train {
             self.job = Some(Job::claiming(scope.clone(), now));
             return vec![Effect::Claim(scope)];
         }
-        if let Some(effect) = self.practise(now) {
-            return vec![effect];
-        }
         if self.look_again {
             self.look()
         } else {
@@ -139,10 +136,6 @@ impl Train {
             Ok(Claimed::Batch(batch)) => batch,
             Ok(Claimed::Settled) => return self.look(),
             // Such as a shared scope that has too few users yet: the others come first.
-            Ok(Claimed::Nothing) if job.is_practice => {
-                self.scopes.entry(&job.scope).practice_left = 0;
-                return self.look();
-            }
             Ok(Claimed::Nothing) => {
                 let scope = self.scopes.entry(&job.scope);
                 scope.found_nothing(now, &self.config);
@@ -162,7 +155,7 @@ impl Train {
             .parent
             .as_ref()
             .map_or(PolicyVersion::BASE, |p| p.version);
-        if job.claims.is_empty() && !job.is_practice {
+        if job.claims.is_empty() {
             return self.look();
         }
         if self.draining {
@@ -295,14 +288,12 @@ impl Train {
     /// The gate.
     fn judge_candidate(&mut self, now: Millis, job: &mut Job, candidate: Arc<Candidate>) {
         self.counters.steps += 1;
-        job.follows = practice::follows(&candidate);
         self.counters.parity.join(candidate.parity);
         self.counters.measured(&candidate);
         job.measured(&candidate);
         let outcome = gate::decide(&self.config.gate, &candidate.measured);
         let scope = self.scopes.entry(&job.scope);
         scope.recovered();
-        let mut harm = true;
         let reasons = match outcome {
             Outcome::Passes { provisional } => {
                 job.gate["passed"] = true.into();
@@ -317,18 +308,14 @@ impl Train {
                 return;
             }
             Outcome::Waits(why) => vec![format!("it could not be shown to be no worse: {why}")],
-            Outcome::Fails { reasons, harms } => {
-                harm = harms;
-                reasons
-            }
+            Outcome::Fails(reasons) => reasons,
         };
         scope.told();
         job.gate["passed"] = false.into();
         job.gate["reasons"] = reasons.into();
         // The scores were real, whatever became of the candidate.
         scope.memory.history = job.history;
-        // Who learned too little took no step that was too long.
-        if candidate.measured.changed && harm && !job.is_practice {
+        if candidate.measured.changed {
             scope.refused(&self.config);
         }
         job.digest = Some(candidate.digest);
@@ -365,7 +352,6 @@ impl Train {
                 let scope = self.scopes.entry(&job.scope);
                 scope.memory = scope.after_publish(job.history, &self.config);
                 scope.published(&self.config);
-                self.practises_after(&job);
                 self.counters.published(&job, now);
                 self.look()
             }
@@ -417,9 +403,6 @@ impl Train {
     /// Emits the effect of what the job does now.
     fn go_on(&mut self, now: Millis, mut job: Job) -> Vec<Effect> {
         job.retry_at_ms = None;
-        if matches!(job.doing, Doing::Refuse(_) | Doing::Release(_)) {
-            self.gives_up_practice(&job);
-        }
         let effect = self.effect(now, &job);
         self.job = Some(job);
         vec![effect]
@@ -606,11 +589,6 @@ impl LoopState for Train {
 
 #[path = "state_care.rs"]
 mod care;
-#[path = "state_practice.rs"]
-mod practice;
-#[cfg(test)]
-#[path = "practice_tests.rs"]
-mod practice_tests;
 #[cfg(test)]
 #[path = "state_tests.rs"]
 mod tests;

@@ -127,14 +127,6 @@ impl TrainJob {
         adapted.map(|p| p.digest)
     }
 
-    /// How many turns it learns from; those of practice were learned from before.
-    pub(crate) fn teaching_turns(&self) -> usize {
-        match self.transitions().len() {
-            0 => self.replayed.len(),
-            turns => turns,
-        }
-    }
-
     /// Every transition it learns from, sorted.
     pub fn transitions(&self) -> Vec<TransitionId> {
         transitions(&self.rows)

@@ -493,10 +493,7 @@ fn words(version: &LearnedVersion) -> String {
         (_, None) => " No verdict on its own answers yet.".to_owned(),
         (None, Some(after)) => format!(" Verdicts average {after:.2} with it."),
     };
-    match version.samples {
-        0 => format!("It practised what you asked for before, on other questions.{since}"),
-        samples => format!("It learned from {}{of}.{since}", turns(samples)),
-    }
+    format!("It learned from {}{of}.{since}", turns(version.samples))
 }
 
 #[cfg(test)]
@@ -580,11 +577,6 @@ mod tests {
                 "It learned from 3 turns, all of which were judged bad.",
             ),
             (2, 0.0, "It learned from 2 turns."),
-            (
-                0,
-                0.0,
-                "It practised what you asked for before, on other questions.",
-            ),
         ] {
             let expected = format!("{expected} No verdict on its own answers yet.");
             assert_eq!(said(samples, score), expected);

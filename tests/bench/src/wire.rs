@@ -42,20 +42,9 @@ impl Wire {
     /// Waits until everything said so far is judged, and trained or settled, and that for a time of
     /// `still`: a turn or a verdict may be on its way. False where it took longer than `longest`.
     pub(super) async fn rest(&self, longest: Duration, still: Duration) -> Result<bool, String> {
-        self.rest_seeing((longest, still), |_| ()).await
-    }
-
-    /// The same; `sees` is shown each status that is looked at meanwhile.
-    pub(super) async fn rest_seeing(
-        &self,
-        (longest, still): (Duration, Duration),
-        mut sees: impl FnMut(&Value),
-    ) -> Result<bool, String> {
         let (began, mut at_rest_since) = (Instant::now(), None::<Instant>);
         while began.elapsed() < longest {
-            let status = self.status().await?;
-            sees(&status);
-            if is_waiting(&status) {
+            if is_waiting(&self.status().await?) {
                 at_rest_since = None;
             } else if at_rest_since.get_or_insert_with(Instant::now).elapsed() >= still {
                 return Ok(true);
@@ -139,12 +128,8 @@ impl Wire {
     }
 }
 
-/// Whether turns wait for judging or training, or what was said before is practised.
+/// Whether turns wait for judging or training.
 fn is_waiting(status: &Value) -> bool {
-    let job = &status["loops"]["train"]["numbers"]["job_under_way"];
-    if job.as_f64().unwrap_or_default() > 0.0 {
-        return true;
-    }
     let pending = status["ledger"]["pending"].as_array();
     pending.into_iter().flatten().any(|stage| {
         let name = stage[0].as_str().unwrap_or_default();

@@ -56,7 +56,8 @@ pub(super) struct Sessions {
     /// The policy version of each first answer.
     pub(super) versions: Vec<u64>,
     pub(super) complaints: usize,
-    /// Per complaint that a newer version followed: seconds until that was served, or seen first.
+    /// Per complaint that a newer version followed: seconds until a first answer was asked for that
+    /// came from it.
     pub(super) newer_s: Vec<f64>,
     /// Pauses that were as long as a pause may be.
     pub(super) pauses_run_out: usize,
@@ -88,16 +89,11 @@ impl Sessions {
     fn note(&mut self, asked: Instant, version: u64, is_met: bool) {
         self.as_wished.push(is_met);
         self.versions.push(version);
-        self.followed(asked, version);
-    }
-
-    /// A version was there at `at`.
-    fn followed(&mut self, at: Instant, version: u64) {
         let newer_s = &mut self.newer_s;
         self.unanswered.retain(|(complained, before)| {
             let is_newer = version > *before;
             if is_newer {
-                newer_s.push(at.saturating_duration_since(*complained).as_secs_f64());
+                newer_s.push(asked.saturating_duration_since(*complained).as_secs_f64());
             }
             !is_newer
         });
@@ -149,7 +145,7 @@ impl<'a> Person<'a> {
             if self.plan.arm == Arm::Memory && !self.is_last_as_wished() {
                 self.remembered(wire).await?;
             }
-            if self.plan.arm.trains() && !self.rest(wire, pause_max).await? {
+            if self.plan.arm.trains() && !wire.rest(pause_max, STILL).await? {
                 self.seen.pauses_run_out += 1;
             }
             println!(
@@ -166,23 +162,6 @@ impl<'a> Person<'a> {
         }
         self.seen.failed = self.talker.failed;
         Ok(self.seen)
-    }
-
-    /// Waits for judging and training to come to rest, and notes when a version follows the complaint.
-    async fn rest(&mut self, wire: &Wire, pause_max: Duration) -> Result<bool, String> {
-        let versions = |status: &Value| status["ledger"]["versions"].as_u64();
-        let before = self.seen.versions.last().copied().unwrap_or_default();
-        let mut follows = None;
-        let sees = |status: &Value| {
-            if versions(status) > Some(before) {
-                follows.get_or_insert_with(Instant::now);
-            }
-        };
-        let rested = wire.rest_seeing((pause_max, STILL), sees).await;
-        if let Some(at) = follows {
-            self.seen.followed(at, before + 1);
-        }
-        rested
     }
 
     fn is_last_as_wished(&self) -> bool {
