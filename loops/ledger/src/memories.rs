@@ -2,10 +2,11 @@
 
 use async_trait::async_trait;
 use hone_domain::{
-    Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Message, Millis, Scope, Signal, TurnId,
-    VerdictId,
+    Correction, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Message, Millis, Scope,
+    SessionId, Signal, TurnId, VerdictId,
 };
 
+use crate::skills::NewSkill;
 use crate::LedgerError;
 use crate::versions::Window;
 
@@ -14,6 +15,8 @@ use crate::versions::Window;
 pub struct UnreadTurn {
     /// The turn.
     pub turn: TurnId,
+    /// Its session.
+    pub session: SessionId,
     /// Whose.
     pub scope: Scope,
     /// What it did with memories.
@@ -80,6 +83,10 @@ pub struct Extraction {
     pub judged: Option<VerdictId>,
     /// What is kept.
     pub memories: Vec<NewMemory>,
+    /// What its verdict says should have been done, in the person's own words.
+    pub correction: Option<Correction>,
+    /// The skill that this correction and earlier ones make.
+    pub skill: Option<NewSkill>,
 }
 
 /// What a extraction came to.
@@ -91,6 +98,8 @@ pub struct MemoryCounts {
     pub same: u64,
     /// Memories that found no place.
     pub full: u64,
+    /// Skills that are new.
+    pub skills: u64,
 }
 
 /// A memory in a list.
@@ -123,7 +132,7 @@ pub trait Memories: Send + Sync {
     /// and not offered again.
     async fn unread(&self, limit: usize) -> Result<Vec<UnreadTurn>, LedgerError>;
 
-    /// Notes that a turn, or the verdict on it, was read, counts the memories that it was shown, and keeps what
+    /// Notes that a turn, or the verdict on it, was read, counts the memories and skills that it was shown, and keeps what
     /// came of it, all at once: what was read before, was forgotten since, or whose scope allows no learning any
     /// more, brings nothing.
     async fn store_extraction(

@@ -26,7 +26,7 @@ pub use types::{
 };
 
 use crate::output::ParsedOutput;
-use crate::{Message, Millis, NextState, Role, Scope, SessionId, ShownMemory, TurnId, TurnKind};
+use crate::{Message, Millis, NextState, Role, Scope, SessionId, ShownMemory, ShownSkill, TurnId, TurnKind};
 
 /// Answers of housekeeping turns that are remembered per session.
 const SIDE_MAX: usize = 16;
@@ -50,6 +50,7 @@ struct Known {
     /// Its place among the turns with transcripts.
     number: u64,
     memories: Arc<[ShownMemory]>,
+    skills: Arc<[ShownSkill]>,
     transcript: Option<Transcript>,
     /// The completion as sampled, where clients send it back in another form.
     sampled: Option<Arc<str>>,
@@ -262,6 +263,7 @@ impl SessionIndex {
             continued_with: turn.continued.then_some([0; 32]),
             number: self.recorded,
             memories: turn.memories.as_slice().into(),
+            skills: turn.skills.as_slice().into(),
             sampled: transcript.as_ref().and_then(|_| sampled(&turn.completion)),
             transcript,
         };
@@ -375,7 +377,7 @@ impl SessionIndex {
         let parent = session.turns.iter().find(|k| Some(k.turn) == known.parent);
         let transcript = parent.and_then(|parent| parent.transcript.clone());
         // Its prompt is the same again.
-        let memories = Some(known.memories.clone());
+        let (memories, skills) = (known.memories.clone(), known.skills.clone());
         self.forget_turn(&known);
         self.touch(id, request.now_ms);
         let how = match request.session_key {
@@ -385,7 +387,8 @@ impl SessionIndex {
         Some(Binding {
             parent: known.parent,
             transcript,
-            memories,
+            memories: Some(memories),
+            skills: Some(skills),
             retry_of: Some(turn),
             ..Binding::without_parent(id, how)
         })
@@ -520,6 +523,7 @@ impl SessionIndex {
         let last = self.sessions.get(&session).and_then(|s| s.turns.last());
         Binding {
             memories: last.map(|known| known.memories.clone()),
+            skills: last.map(|known| known.skills.clone()),
             ..Binding::without_parent(session, how)
         }
     }
@@ -545,6 +549,7 @@ impl SessionIndex {
         };
         binding.transcript = known.transcript.clone();
         binding.memories = Some(known.memories.clone());
+        binding.skills = Some(known.skills.clone());
         if request.kind == TurnKind::Side {
             return binding;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Message, Millis, NextState, Scope, SessionId, ShownMemory, Token, TurnId, TurnKind};
+use crate::{Message, Millis, NextState, Scope, SessionId, ShownMemory, ShownSkill, Token, TurnId, TurnKind};
 
 /// Bounds of the index.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +114,8 @@ pub struct Binding {
     pub recorded: Vec<(usize, Arc<str>)>,
     /// The memories that the turn it continues was shown; none where it begins a conversation.
     pub memories: Option<Arc<[ShownMemory]>>,
+    /// The skills that it was shown, likewise.
+    pub skills: Option<Arc<[ShownSkill]>>,
     /// The turn whose answer never arrived and that this request repeats; it is answered again
     /// under the same id.
     pub retry_of: Option<TurnId>,
@@ -129,6 +131,7 @@ impl Binding {
             transcript: None,
             recorded: Vec::new(),
             memories: None,
+            skills: None,
             retry_of: None,
         }
     }
@@ -155,6 +158,8 @@ pub struct PendingTurn {
     pub parent: Option<TurnId>,
     /// The memories that its prompt holds.
     pub memories: Vec<ShownMemory>,
+    /// The skills that its prompt holds.
+    pub skills: Vec<ShownSkill>,
     /// Main or side; nothing continues a side turn.
     pub kind: TurnKind,
     /// Whether the client was there for its end.

@@ -42,6 +42,10 @@ static FILES: &[(&str, &str)] = &[
         "0032_changes",
         include_str!("../../../../migrations/postgres/0032_changes.sql"),
     ),
+    (
+        "0034_skills",
+        include_str!("../../../../migrations/postgres/0034_skills.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use hone_domain::{
     MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Millis, Scope,
-    ShownMemory, TurnId, VerdictId, folded,
+    ShownMemory, ShownSkill, TurnId, VerdictId, folded,
 };
 use hone_ledger::{
     Added, Extraction, LedgerError, Memories, MemoryChange, MemoryCounts, MemoryRow, NewMemory,
@@ -13,7 +13,7 @@ use sqlx::AssertSqlSafe;
 
 use super::texts::{limit, named, some_text, text, text_bytes, unsigned};
 use super::unreadable::readable;
-use super::{Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows};
+use super::{Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows, skill_writes};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 
 /// The columns of [`memory_row`].
@@ -116,11 +116,12 @@ fn memory_row(row: &Row) -> Result<MemoryRow, Fault> {
     })
 }
 
-const UNREAD: &str = "select turn_memories.turn_number, turns.id, scopes.name as scope, mode,
-        is_said, is_judged, history_number
+const UNREAD: &str = "select turn_memories.turn_number, turns.id, sessions.id as session_id,
+        scopes.name as scope, mode, is_said, is_judged, history_number
     from turn_memories indexed by turn_memories_unread
     join turns on turns.number = turn_memories.turn_number
     join scopes on scopes.number = turns.scope_number
+    join sessions on sessions.number = turns.session_number
     left join turn_payloads on turn_payloads.turn_number = turns.number
     where is_said = 1 or is_judged = 1
     order by turn_memories.turn_number limit $1";
@@ -164,6 +165,7 @@ async fn unread_turn(connection: &mut Connection<'_>, row: &Row) -> Result<Unrea
     };
     Ok(UnreadTurn {
         turn: rows::turn_id(row.try_get("id")?)?,
+        session: rows::session_id(row.try_get("session_id")?)?,
         scope: rows::scope(row.try_get("scope")?)?,
         mode,
         said,
@@ -230,25 +232,38 @@ async fn store_extraction(
             Added::Full => counts.full += 1,
         }
     }
+    if let Some(correction) = extraction.correction.as_ref().filter(|_| judged) {
+        skill_writes::note(connection, scope, correction).await?;
+        if let Some(skill) = &extraction.skill
+            && skill_writes::draft(connection, &whose, skill, now_ms).await?
+        {
+            counts.skills += 1;
+        }
+    }
     Ok(counts)
 }
 
 /// Whether the words of a turn are read now and not before; then what it was shown counts.
 async fn read_words(connection: &mut Connection<'_>, turn: i64) -> Result<bool, Fault> {
-    let shown: Option<Vec<u8>> = db::query_scalar(
+    let shown: Option<(Vec<u8>, Option<Vec<u8>>)> = db::query_as(
         "update turn_memories set is_said = 0 where turn_number = $1 and is_said = 1
-         returning shown",
+         returning shown, skills",
     )
     .bind(turn)
     .fetch_optional(&mut *connection)
     .await?;
-    let Some(shown) = shown else { return Ok(false) };
+    let Some((shown, skills)) = shown else {
+        return Ok(false);
+    };
     let shown: Vec<ShownMemory> = serde_json::from_slice(&shown)?;
     for ShownMemory { id, .. } in shown {
         db::query("update memories set uses = uses + 1 where id = $1")
             .bind(&id.0.as_bytes()[..])
             .execute(&mut *connection)
             .await?;
+    }
+    if let Some(skills) = skills {
+        skill_writes::count(connection, &serde_json::from_slice::<Vec<ShownSkill>>(&skills)?).await?;
     }
     Ok(true)
 }

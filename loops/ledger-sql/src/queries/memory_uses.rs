@@ -1,12 +1,13 @@
 //! What other writes leave for memories: which turns were shown some, verdicts to be read, and what goes with a
 //! turn or a person.
 
+use super::skill_writes;
 use crate::db::{self, Connection, Fault};
 
 /// Writes down what a turn did with memories.
 pub(super) const STORE_USE: &str = "
-    insert into turn_memories (turn_number, mode, shown, is_said)
-    values ((select number from turns where id = $1), $2, $3, 1)";
+    insert into turn_memories (turn_number, mode, shown, skills, is_said)
+    values ((select number from turns where id = $1), $2, $3, $4, 1)";
 
 /// Notes that a verdict says what should have been done.
 pub(super) async fn note_verdict(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
@@ -30,7 +31,7 @@ pub(super) async fn drop_all(connection: &mut Connection<'_>, scope: i64) -> Res
             .execute(&mut *connection)
             .await?;
     }
-    Ok(())
+    skill_writes::drop_all(connection, scope).await
 }
 
 /// Removes what was made of the turns that a wish names.
@@ -53,5 +54,5 @@ pub(super) async fn drop_of_turns(
             .execute(&mut *connection)
             .await?;
     }
-    Ok(())
+    skill_writes::drop_of_turns(connection, forget).await
 }

@@ -53,6 +53,8 @@ pub(crate) mod leases;
 pub(crate) mod lift;
 mod memories;
 mod memory_uses;
+mod skill_writes;
+mod skills;
 mod people;
 mod personal;
 mod policies;

@@ -45,6 +45,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0030_jobs"
     "0031_task_contents"
     "0032_changes"
+    "0034_skills"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));
