@@ -6,8 +6,8 @@ use hone_domain::{
     SessionId, Signal, TurnId, VerdictId,
 };
 
-use crate::skills::NewSkill;
 use crate::LedgerError;
+use crate::skills::NewSkill;
 use crate::versions::Window;
 
 /// A turn whose words, or the verdict on it, no memory was made of yet.

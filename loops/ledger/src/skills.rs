@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use hone_domain::{
-    Correction, Finding, Millis, SKILLS_BYTES_MAX, SKILLS_MAX, Scope, Skill, SkillFile, SkillFolder,
-    SkillId, SkillOrigin, SkillVersion, TurnId,
+    Correction, Finding, Millis, SKILLS_BYTES_MAX, SKILLS_MAX, Scope, Skill, SkillFile,
+    SkillFolder, SkillId, SkillOrigin, SkillVersion, TurnId,
 };
 
 use crate::LedgerError;
@@ -159,8 +159,11 @@ pub trait Skills: Send + Sync {
 
     /// Removes one skill of a scope with all its versions, or all of them; returns how many. Corrections that it was made
     /// from go with it.
-    async fn forget_skills(&self, scope: &Scope, key: Option<&SkillKey>)
-    -> Result<u64, LedgerError>;
+    async fn forget_skills(
+        &self,
+        scope: &Scope,
+        key: Option<&SkillKey>,
+    ) -> Result<u64, LedgerError>;
 
     /// The skills of a scope, or of each, that may be shown, newest first.
     async fn active_skills(&self, scope: Option<&Scope>) -> Result<Vec<ActiveSkill>, LedgerError>;

@@ -1,8 +1,8 @@
 //! What is kept of a turn and of the verdict on it: a pure function.
 
 use hone_domain::{
-    Correction, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Millis, Signal, kept_text,
-    says_how, stated, wish_key,
+    Correction, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Millis, Signal,
+    kept_text, says_how, stated, wish_key,
 };
 use hone_ledger::{Extraction, NewMemory, UnreadTurn, UnreadVerdict};
 

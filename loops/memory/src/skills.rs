@@ -107,11 +107,16 @@ impl KnownSkills {
                 body[..body.floor_char_boundary(INDEXED_BYTES_MAX)].to_owned()
             };
             let parts: Vec<_> = self.all.iter().map(|one| (head(one), body(one))).collect();
-            let whole: Vec<_> = parts.iter().map(|(head, body)| format!("{head}\n{body}")).collect();
+            let whole: Vec<_> = parts
+                .iter()
+                .map(|(head, body)| format!("{head}\n{body}"))
+                .collect();
             let of = parts.iter();
             Words {
                 index: Index::of(whole.iter().map(String::as_str)),
-                of: of.map(|(head, body)| (meaning_of(head), meaning_of(body))).collect(),
+                of: of
+                    .map(|(head, body)| (meaning_of(head), meaning_of(body)))
+                    .collect(),
             }
         })
     }
@@ -120,7 +125,12 @@ impl KnownSkills {
     /// the first can fit clearly: the question names it, or shares words with its description and fewer with any other's.
     pub fn fitting(&self, asked: &str) -> Vec<Fit<'_>> {
         let general = self.all.iter().filter(|skill| skill.is_general);
-        let mut fits: Vec<Fit<'_>> = general.map(|skill| Fit { skill, is_clear: true }).collect();
+        let mut fits: Vec<Fit<'_>> = general
+            .map(|skill| Fit {
+                skill,
+                is_clear: true,
+            })
+            .collect();
         if self.all.len() > fits.len() {
             fits.extend(self.matches(asked));
         }
@@ -161,7 +171,10 @@ impl KnownSkills {
 /// the language would be found everywhere, so that needs a second sign.
 fn is_named(name: &str, said: &[String]) -> bool {
     let name: Vec<&str> = name.split('-').collect();
-    name.len() > 1 && said.windows(name.len()).any(|row| row.iter().eq(name.iter().copied()))
+    name.len() > 1
+        && said
+            .windows(name.len())
+            .any(|row| row.iter().eq(name.iter().copied()))
 }
 
 #[cfg(test)]
@@ -184,27 +197,51 @@ mod tests {
     fn known() -> KnownSkills {
         let manner = OfferedSkill {
             is_general: true,
-            ..skill(4, "keep-it-short", "How this person wants to be answered.", "less")
+            ..skill(
+                4,
+                "keep-it-short",
+                "How this person wants to be answered.",
+                "less",
+            )
         };
         KnownSkills::new(vec![
             manner,
-            skill(3, "weekly-report", "Writes the weekly report of the team.", "Sum up tickets; invoice numbers last."),
-            skill(2, "release-notes", "Writes release notes for customers.", "Read the changelog of the team."),
-            skill(1, "invoice-check", "Checks invoices of suppliers against orders.", "Compare the sums."),
+            skill(
+                3,
+                "weekly-report",
+                "Writes the weekly report of the team.",
+                "Sum up tickets; invoice numbers last.",
+            ),
+            skill(
+                2,
+                "release-notes",
+                "Writes release notes for customers.",
+                "Read the changelog of the team.",
+            ),
+            skill(
+                1,
+                "invoice-check",
+                "Checks invoices of suppliers against orders.",
+                "Compare the sums.",
+            ),
         ])
     }
 
     fn fits(asked: &str) -> Vec<(u128, bool)> {
         let known = known();
         let fits = known.fitting(asked).into_iter();
-        fits.map(|fit| (fit.skill.id.0.as_u128(), fit.is_clear)).collect()
+        fits.map(|fit| (fit.skill.id.0.as_u128(), fit.is_clear))
+            .collect()
     }
 
     #[test]
     fn what_fits_is_found_and_one_that_clearly_fits_is_told() {
         for (asked, expected) in [
             ("What is the capital of France?", &[(4, true)][..]),
-            ("Please write the weekly report for my team.", &[(4, true), (3, true), (2, false)]),
+            (
+                "Please write the weekly report for my team.",
+                &[(4, true), (3, true), (2, false)],
+            ),
             ("Use release-notes for this.", &[(4, true), (2, true)]),
             ("Check this supplier's invoice!", &[(4, true), (1, true)]),
             // One word is no clear sign.

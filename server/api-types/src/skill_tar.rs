@@ -116,7 +116,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let long = format!("references/{}.md", "x".repeat(150));
-        let files = vec![file("SKILL.md", b"# A"), file("scripts/x.bin", b"\0\xff"), file(&long, b"")];
+        let files = vec![
+            file("SKILL.md", b"# A"),
+            file("scripts/x.bin", b"\0\xff"),
+            file(&long, b""),
+        ];
         let tar = write("a-b", &files).expect("an archive");
         assert_eq!(read(&tar), Ok((Some("a-b".to_owned()), files.clone())));
         assert_eq!(write("a-b", &files).expect("an archive"), tar);
@@ -124,7 +128,9 @@ mod tests {
         for (path, content) in [("./SKILL.md", b"# A"), ("./x", b"abc")] {
             let mut header = Header::new_ustar();
             header.set_size(content.len() as u64);
-            plain.append_data(&mut header, path, &content[..]).expect("an entry");
+            plain
+                .append_data(&mut header, path, &content[..])
+                .expect("an entry");
         }
         let tar = plain.into_inner().expect("an archive");
         let expected = vec![file("SKILL.md", b"# A"), file("x", b"abc")];
@@ -135,19 +141,35 @@ mod tests {
     fn what_no_skill_has_is_refused_in_words() {
         let mut many = Builder::new(Vec::new());
         for n in 0..1_000 {
-            many.append_data(&mut Header::new_gnu(), format!("a/{n}"), &b""[..]).expect("an entry");
+            many.append_data(&mut Header::new_gnu(), format!("a/{n}"), &b""[..])
+                .expect("an entry");
         }
         let many = many.into_inner().expect("an archive");
         for (tar, part) in [
-            (raw("../x", EntryType::Regular, 0), "leads out of the folder"),
-            (raw("a/../../x", EntryType::Regular, 0), "leads out of the folder"),
-            (raw("/etc/passwd", EntryType::Regular, 0), "leads out of the folder"),
-            (raw("../", EntryType::Directory, 0), "leads out of the folder"),
+            (
+                raw("../x", EntryType::Regular, 0),
+                "leads out of the folder",
+            ),
+            (
+                raw("a/../../x", EntryType::Regular, 0),
+                "leads out of the folder",
+            ),
+            (
+                raw("/etc/passwd", EntryType::Regular, 0),
+                "leads out of the folder",
+            ),
+            (
+                raw("../", EntryType::Directory, 0),
+                "leads out of the folder",
+            ),
             (raw("a/x", EntryType::Symlink, 0), "link or a device"),
             (raw("a/x", EntryType::Link, 0), "link or a device"),
             (raw("a/x", EntryType::Fifo, 0), "link or a device"),
             (raw("a/x", EntryType::Char, 0), "link or a device"),
-            (raw("a/x", EntryType::Regular, 1 << 40), "1099511627776 bytes"),
+            (
+                raw("a/x", EntryType::Regular, 1 << 40),
+                "1099511627776 bytes",
+            ),
             (raw("a/x", EntryType::Regular, 100_000), "cannot be read"),
             (b"\x1f\x8b\x08\0".to_vec(), "compressed"),
             (b"PK\x03\x04".to_vec(), "compressed"),

@@ -267,7 +267,9 @@ impl SkillFilesReply {
             object: "skill.files",
             folder,
             version,
-            files: files.map(|file| (file.path, FileContent::of(file.content))).collect(),
+            files: files
+                .map(|file| (file.path, FileContent::of(file.content)))
+                .collect(),
         }
     }
 }
@@ -315,7 +317,8 @@ impl SkillRequest {
                 return Err(RequestError::invalid("files", why));
             }
         };
-        let refused = |why: hone_domain::SkillRefusal| RequestError::invalid(param, why.to_string());
+        let refused =
+            |why: hone_domain::SkillRefusal| RequestError::invalid(param, why.to_string());
         let folder = SkillFolder::new(folder.as_deref(), files).map_err(refused)?;
         let findings = scan(&folder).map_err(refused)?;
         Ok((folder, findings))
@@ -357,7 +360,10 @@ impl SkillPatch {
     /// Nothing is said to change, or a release comes with a text that nobody looked at.
     pub fn change(&self) -> Result<SkillChange, RequestError> {
         if self.text.is_none() && self.paused.is_none() && self.released.is_none() {
-            return Err(RequestError::invalid("text", "give text, paused or released"));
+            return Err(RequestError::invalid(
+                "text",
+                "give text, paused or released",
+            ));
         }
         if self.released == Some(false) {
             let why = "released can only be true; to set a skill aside give paused, or delete it";
@@ -383,7 +389,8 @@ impl SkillPatch {
         text: String,
         mut files: Vec<SkillFile>,
     ) -> Result<(SkillFolder, Vec<Finding>), RequestError> {
-        let refused = |why: hone_domain::SkillRefusal| RequestError::invalid("text", why.to_string());
+        let refused =
+            |why: hone_domain::SkillRefusal| RequestError::invalid("text", why.to_string());
         files.retain(|file| file.path != MAIN);
         files.push(SkillFile {
             path: MAIN.to_owned(),
@@ -438,7 +445,10 @@ pub struct ShownSkillReply {
 pub fn shown_skills(shown: &[ShownSkill]) -> Vec<ShownSkillReply> {
     let mut skills: Vec<ShownSkillReply> = Vec::new();
     for one in shown {
-        let (id, form) = (one.id.prefixed(), if one.is_whole { "body" } else { "description" });
+        let (id, form) = (
+            one.id.prefixed(),
+            if one.is_whole { "body" } else { "description" },
+        );
         match skills.iter_mut().find(|known| known.id == id) {
             Some(known) if one.is_whole => known.form = form,
             Some(_) => {}

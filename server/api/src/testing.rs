@@ -672,7 +672,11 @@ fn jails() -> Arc<hone_rollouts::Jails> {
 }
 
 async fn remembered_of(ledger: &Arc<SqliteLedger>) -> Arc<SharedMemories> {
-    Arc::new(SharedMemories::load(ledger.clone(), ledger.clone()).await.unwrap())
+    Arc::new(
+        SharedMemories::load(ledger.clone(), ledger.clone())
+            .await
+            .unwrap(),
+    )
 }
 
 fn job_of(

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hone_domain::{
     Ask, Collect, Completion, Delta, End, Millis, OutputFormat, OutputParser, Part, PendingTurn,
-    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, ShownMemory, ShownSkill, StopReason,
-    Token, TokenDelta, Transcript, Turn, TurnId,
+    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, ShownMemory, ShownSkill,
+    StopReason, Token, TokenDelta, Transcript, Turn, TurnId,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};

@@ -25,7 +25,12 @@ impl InferenceService {
             left: self.memory.config.skill_tokens_max.min(places / 4),
             tokens: &tokens,
         };
-        let offered = skills::chosen(&skills, &request.messages, binding.skills.as_deref(), budget);
+        let offered = skills::chosen(
+            &skills,
+            &request.messages,
+            binding.skills.as_deref(),
+            budget,
+        );
         // What a skill quotes is not shown twice; what a conversation was shown stays where it is.
         let is_old = |one: &ShownMemory| before.is_some_and(|all| all.contains(one));
         let is_quoted = |one: &ShownMemory| {

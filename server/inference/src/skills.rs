@@ -64,7 +64,10 @@ pub(super) fn chosen(
         earlier.peek().is_none() || (fit.is_clear && !earlier.any(|one| one.is_whole))
     };
     let fits = known.fitting(&newest.content).into_iter().filter(is_new);
-    let new: Vec<ShownSkill> = fits.filter_map(|fit| taken(fit, at, &mut budget)).take(LATER_MAX).collect();
+    let new: Vec<ShownSkill> = fits
+        .filter_map(|fit| taken(fit, at, &mut budget))
+        .take(LATER_MAX)
+        .collect();
     shown.extend(new);
     shown
 }
@@ -144,13 +147,18 @@ mod tests {
         all.map(|(n, text)| Message::text(role(n), *text)).collect()
     }
 
-    fn shown(messages: &[Message], before: Option<&[ShownSkill]>, left: usize) -> Vec<(u128, usize, bool)> {
+    fn shown(
+        messages: &[Message],
+        before: Option<&[ShownSkill]>,
+        left: usize,
+    ) -> Vec<(u128, usize, bool)> {
         let budget = Budget {
             left,
             tokens: &|text| text.len(),
         };
         let all = chosen(&known(), messages, before, budget).into_iter();
-        all.map(|one| (one.id.0.as_u128(), one.at, one.is_whole)).collect()
+        all.map(|one| (one.id.0.as_u128(), one.at, one.is_whole))
+            .collect()
     }
 
     fn before(shown: &[(u128, usize, bool)]) -> Vec<ShownSkill> {
@@ -179,7 +187,11 @@ mod tests {
 
     #[test]
     fn a_conversation_keeps_its_skills_and_gets_one_more() {
-        let asked = talk(&["Is there a report?", "Yes.", "Now check the invoice of the supplier."]);
+        let asked = talk(&[
+            "Is there a report?",
+            "Yes.",
+            "Now check the invoice of the supplier.",
+        ]);
         let start = shown(&asked[..1], None, 1_000);
         assert_eq!(start, [(9, 0, true), (2, 0, false)]);
         let later = shown(&asked, Some(&before(&start)), 1_000);
@@ -187,14 +199,22 @@ mod tests {
         // Sent again.
         assert_eq!(shown(&asked, Some(&before(&later)), 1_000), later);
         // What was shown by name is shown whole once it is clearly meant.
-        let meant = talk(&["Is there a report?", "Yes.", "Then write the weekly report!"]);
+        let meant = talk(&[
+            "Is there a report?",
+            "Yes.",
+            "Then write the weekly report!",
+        ]);
         let whole = shown(&meant, Some(&before(&start)), 1_000);
         assert_eq!(whole, [(9, 0, true), (2, 0, false), (2, 2, true)]);
         // What was removed is gone, and a skill that was unknown at the start comes once.
         let gone = before(&[(7, 0, true), (2, 0, true)]);
         assert_eq!(shown(&asked[..1], Some(&gone), 1_000), [(2, 0, true)]);
         assert_eq!(shown(&asked, Some(&before(&[])), 1_000), [(9, 2, true)]);
-        let tool = [asked.clone(), vec![Message::text(Role::Tool, "invoice of a supplier")]].concat();
+        let tool = [
+            asked.clone(),
+            vec![Message::text(Role::Tool, "invoice of a supplier")],
+        ]
+        .concat();
         assert_eq!(shown(&tool, Some(&before(&start)), 1_000), start);
     }
 
@@ -203,6 +223,9 @@ mod tests {
         let all = before(&[(2, 0, true), (1, 0, false)]);
         assert!(says(&known(), &all, "body of weekly-report"));
         assert!(!says(&known(), &all, "body of invoice-check"));
-        assert_eq!(text_of(&known(), &all[1]).as_deref(), Some("Skill invoice-check: Checks an invoice of a supplier."));
+        assert_eq!(
+            text_of(&known(), &all[1]).as_deref(),
+            Some("Skill invoice-check: Checks an invoice of a supplier.")
+        );
     }
 }

@@ -4,7 +4,7 @@
  */
 
 import { ApiError, explain } from '../api/client'
-import type { Fate, Feedback, HoneNote, KeptMessage, Message, ToolCall } from '../api/types'
+import type { Fate, Feedback, HoneNote, KeptMessage, Message, ShownSkill, ToolCall } from '../api/types'
 import { setting } from '../memory/setting.svelte'
 import { complete } from './complete'
 import { refreshFate } from './fates'

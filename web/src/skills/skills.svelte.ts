@@ -93,12 +93,6 @@ export const versionsOf = async (id: string) => (await get<{ data: SkillVersion[
 /** The folder as a tar archive. */
 export const archiveOf = async (id: string): Promise<Blob> => (await send('GET', `/v1/skills/${id}/export`)).blob()
 
-/** Those of `ids` that are still there, in that order. */
-export async function findSkills(ids: string[]): Promise<Skill[]> {
-  const { data } = await get<Skills>('/v1/skills', { limit: PAGE })
-  return ids.flatMap((id) => data.find((skill) => skill.id === id) ?? [])
-}
-
 export const everySkill = async (): Promise<Skill[]> => (await get<Skills>('/v1/skills', { limit: PAGE })).data
 
 /** How a skill came about, in words. */

@@ -26,7 +26,9 @@ pub use types::{
 };
 
 use crate::output::ParsedOutput;
-use crate::{Message, Millis, NextState, Role, Scope, SessionId, ShownMemory, ShownSkill, TurnId, TurnKind};
+use crate::{
+    Message, Millis, NextState, Role, Scope, SessionId, ShownMemory, ShownSkill, TurnId, TurnKind,
+};
 
 /// Answers of housekeeping turns that are remembered per session.
 const SIDE_MAX: usize = 16;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Message, Millis, NextState, Scope, SessionId, ShownMemory, ShownSkill, Token, TurnId, TurnKind};
+use crate::{
+    Message, Millis, NextState, Scope, SessionId, ShownMemory, ShownSkill, Token, TurnId, TurnKind,
+};
 
 /// Bounds of the index.
 #[derive(Clone, Copy, Debug)]

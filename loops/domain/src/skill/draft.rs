@@ -53,9 +53,13 @@ pub fn drafted(corrections: &[Correction], is_taken: impl Fn(&str) -> bool) -> O
         "How this person wants to be answered. They said so in {} conversations: “{quoted}”",
         sessions.len()
     );
-    let said = corrections.iter().map(|one| format!("- “{}” ({})\n", one.words, day(one.created_ms)));
+    let said = corrections
+        .iter()
+        .map(|one| format!("- “{}” ({})\n", one.words, day(one.created_ms)));
     let turns: Vec<String> = corrections.iter().map(|one| one.turn.prefixed()).collect();
-    let manner = manner.map(|manner| format!("In short: {manner}.\n\n")).unwrap_or_default();
+    let manner = manner
+        .map(|manner| format!("In short: {manner}.\n\n"))
+        .unwrap_or_default();
     let main = format!(
         "---\nname: {name}\ndescription: \"{}\"\nmetadata:\n  hone-origin: corrections\n  hone-turns: {}\n---\n{manner}Made from these {} \
          corrections, in the person's own words:\n\n{}",
@@ -133,13 +137,21 @@ mod tests {
             said(3, 3, manner, "too wordy"),
         ];
         assert_eq!(drafted(&all[..2], |_| false), None);
-        let twice = [all[0].clone(), all[1].clone(), said(3, 2, manner, "too wordy")];
+        let twice = [
+            all[0].clone(),
+            all[1].clone(),
+            said(3, 2, manner, "too wordy"),
+        ];
         assert_eq!(drafted(&twice, |_| false), None, "two sessions");
         let made = drafted(&all, |name| name == "keep-it-short").expect("a skill");
         assert_eq!(made.header().name, "keep-it-short-2");
-        let told = "How this person wants to be answered. They said so in 3 conversations: “too wordy”";
+        let told =
+            "How this person wants to be answered. They said so in 3 conversations: “too wordy”";
         assert_eq!(made.header().description, told);
-        let turns = all.iter().map(|one| one.turn.prefixed()).collect::<Vec<_>>();
+        let turns = all
+            .iter()
+            .map(|one| one.turn.prefixed())
+            .collect::<Vec<_>>();
         assert_eq!(made.header().metadata["hone-turns"], turns.join(" "));
         assert_eq!(
             made.body(),
@@ -156,7 +168,10 @@ mod tests {
             ("Réponds en français!", "r-ponds-en-fran-ais"),
             ("请简短", "how-to-answer"),
             ("", "how-to-answer"),
-            (&"word ".repeat(30), "word-word-word-word-word-word-word-word"),
+            (
+                &"word ".repeat(30),
+                "word-word-word-word-word-word-word-word",
+            ),
         ] {
             assert_eq!(name_of(wish), name);
             assert_eq!(super::super::frontmatter::name_fault(name), None, "{name}");

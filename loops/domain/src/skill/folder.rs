@@ -30,10 +30,14 @@ pub enum SkillRefusal {
     #[error("a skill has at most {SKILL_FILES_MAX} files; leave out what it does not need")]
     Files,
     /// A file is too large.
-    #[error("{0} has {1} bytes, and a file of a skill at most {SKILL_FILE_BYTES_MAX}; shorten or split it")]
+    #[error(
+        "{0} has {1} bytes, and a file of a skill at most {SKILL_FILE_BYTES_MAX}; shorten or split it"
+    )]
     FileBytes(String, u64),
     /// All files together are too large.
-    #[error("the files have more than {SKILL_BYTES_MAX} bytes together, the most of a skill; leave some out")]
+    #[error(
+        "the files have more than {SKILL_BYTES_MAX} bytes together, the most of a skill; leave some out"
+    )]
     Bytes,
     /// A path leaves the folder, or is none.
     #[error("{0:?} is no path inside the folder: {1}")]
@@ -86,7 +90,10 @@ impl SkillFolder {
         for file in files {
             check_path(&file.path)?;
             if file.content.len() > SKILL_FILE_BYTES_MAX {
-                return Err(SkillRefusal::FileBytes(file.path, file.content.len() as u64));
+                return Err(SkillRefusal::FileBytes(
+                    file.path,
+                    file.content.len() as u64,
+                ));
             }
             bytes += file.content.len();
             let SkillFile { path, content } = file;
@@ -137,7 +144,10 @@ impl SkillFolder {
 
     /// The bytes of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.content.len() as u64).sum()
+        self.files
+            .iter()
+            .map(|file| file.content.len() as u64)
+            .sum()
     }
 
     /// A hash of all paths and contents.
@@ -178,8 +188,14 @@ fn check_path(path: &str) -> Result<(), SkillRefusal> {
 
 /// No file may have the path of a folder that another one lies in.
 fn check_folders(files: &BTreeMap<String, Vec<u8>>) -> Result<(), SkillRefusal> {
-    let ends = |path: &str| path.match_indices('/').map(|(at, _)| at).collect::<Vec<_>>();
-    let folders = files.keys().flat_map(|path| ends(path).into_iter().map(move |at| &path[..at]));
+    let ends = |path: &str| {
+        path.match_indices('/')
+            .map(|(at, _)| at)
+            .collect::<Vec<_>>()
+    };
+    let folders = files
+        .keys()
+        .flat_map(|path| ends(path).into_iter().map(move |at| &path[..at]));
     let folders: BTreeSet<&str> = folders.collect();
     match folders.iter().find(|folder| files.contains_key(**folder)) {
         Some(folder) => Err(SkillRefusal::Twice((*folder).to_owned())),
@@ -207,7 +223,11 @@ mod tests {
         assert_eq!(folder.header().name, "a-b");
         assert_eq!(folder.body(), "Do it.\n");
         assert_eq!(folder.bytes(), main().content.len() as u64 + 4);
-        let paths: Vec<_> = folder.files().iter().map(|file| file.path.as_str()).collect();
+        let paths: Vec<_> = folder
+            .files()
+            .iter()
+            .map(|file| file.path.as_str())
+            .collect();
         assert_eq!(paths, ["SKILL.md", "scripts/x.py"]);
         let other = SkillFolder::new(None, vec![main(), file("scripts/x.py", b"pas")]);
         assert_ne!(other.expect("a skill").digest(), folder.digest());
@@ -215,7 +235,11 @@ mod tests {
 
     #[test]
     fn what_is_no_folder_of_a_skill_is_refused_in_words() {
-        let many = |count: usize| (0..count).map(|n| file(&format!("f{n}"), b"")).collect::<Vec<_>>();
+        let many = |count: usize| {
+            (0..count)
+                .map(|n| file(&format!("f{n}"), b""))
+                .collect::<Vec<_>>()
+        };
         let large = vec![b'x'; SKILL_FILE_BYTES_MAX + 1];
         let full = |n: usize| file(&format!("f{n}"), &large[1..]);
         for (files, part) in [
@@ -224,27 +248,40 @@ mod tests {
             (vec![file("skill.md", b"")], "no SKILL.md"),
             (vec![file("a/SKILL.md", b"")], "no SKILL.md"),
             (vec![main(), file("x", &large)], "x has 262145 bytes"),
-            (vec![main(), full(1), full(2), full(3), full(4)], "more than 1048576 bytes"),
+            (
+                vec![main(), full(1), full(2), full(3), full(4)],
+                "more than 1048576 bytes",
+            ),
             (vec![main(), main()], "SKILL.md is there twice"),
-            (vec![main(), file("a", b""), file("a/b", b"")], "a is there twice"),
+            (
+                vec![main(), file("a", b""), file("a/b", b"")],
+                "a is there twice",
+            ),
             (vec![file("SKILL.md", b"\xff\xfe")], "not UTF-8"),
             (vec![file("SKILL.md", b"# Title")], "line 1"),
             (vec![main(), file("../x", b"")], "no path inside the folder"),
-            (vec![main(), file("/etc/passwd", b"")], "begins with a slash"),
+            (
+                vec![main(), file("/etc/passwd", b"")],
+                "begins with a slash",
+            ),
             (vec![main(), file("a/../../x", b"")], "empty, . or .."),
             (vec![main(), file("a//x", b"")], "empty, . or .."),
             (vec![main(), file("C:x", b"")], "a colon"),
             (vec![main(), file("..\\x", b"")], "a backslash"),
             (vec![main(), file("a\nb", b"")], "control character"),
             (vec![main(), file(&"d/".repeat(8), b"")], "empty, . or .."),
-            (vec![main(), file(&format!("{}x", "d/".repeat(8)), b"")], "8 folders"),
+            (
+                vec![main(), file(&format!("{}x", "d/".repeat(8)), b"")],
+                "8 folders",
+            ),
             (vec![main(), file(&"x".repeat(201), b"")], "200 bytes"),
         ] {
             let refusal = SkillFolder::new(None, files).expect_err(part).to_string();
             assert!(refusal.contains(part), "{part}: {refusal}");
         }
         let refusal = SkillFolder::new(Some("b"), vec![main()]).expect_err("another name");
-        let told = "the folder is called \"b\" and SKILL.md says `name: a-b`; both have to be the same";
+        let told =
+            "the folder is called \"b\" and SKILL.md says `name: a-b`; both have to be the same";
         assert_eq!(refusal.to_string(), told);
     }
 }

@@ -73,7 +73,9 @@ fn split(text: &str) -> Result<(Vec<&str>, &str), HeaderFault> {
             (false, false) => lines.push(bare),
         }
         if at > BYTES_MAX {
-            let why = format!("no second line of three hyphens within {BYTES_MAX} bytes; shorten the part between them");
+            let why = format!(
+                "no second line of three hyphens within {BYTES_MAX} bytes; shorten the part between them"
+            );
             return Err(fault(lines.len(), why));
         }
     }
@@ -99,17 +101,31 @@ pub(super) fn read(text: &str) -> Result<SkillHeader, HeaderFault> {
             return Err(fault(number, "this line is indented and belongs to no key"));
         }
         let (key, rest) = key_of(line, number)?;
-        let block: Vec<&str> = lines[at..].iter().take_while(|line| is_inner(line)).copied().collect();
+        let block: Vec<&str> = lines[at..]
+            .iter()
+            .take_while(|line| is_inner(line))
+            .copied()
+            .collect();
         at += block.len();
         if !seen.insert(key.to_owned()) {
             return Err(fault(number, format!("{key} is given twice; keep one")));
         }
-        let value = Value { number, rest, block };
+        let value = Value {
+            number,
+            rest,
+            block,
+        };
         put(&mut header, key, &value)?;
     }
-    for (key, is_there) in [("name", seen.contains("name")), ("description", seen.contains("description"))] {
+    for (key, is_there) in [
+        ("name", seen.contains("name")),
+        ("description", seen.contains("description")),
+    ] {
         if !is_there {
-            return Err(fault(1, format!("{key} is missing; add a line `{key}: ...`")));
+            return Err(fault(
+                1,
+                format!("{key} is missing; add a line `{key}: ...`"),
+            ));
         }
     }
     Ok(header)
@@ -123,7 +139,10 @@ fn is_inner(line: &str) -> bool {
 fn key_of(line: &str, number: usize) -> Result<(&str, &str), HeaderFault> {
     let found = line.split_once(':').filter(|(key, rest)| {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
-        !key.is_empty() && key.len() <= 64 && key.chars().all(is_name) && (rest.is_empty() || rest.starts_with([' ', '\t']))
+        !key.is_empty()
+            && key.len() <= 64
+            && key.chars().all(is_name)
+            && (rest.is_empty() || rest.starts_with([' ', '\t']))
     });
     let (key, rest) = found.ok_or_else(|| fault(number, "write `key: value`"))?;
     Ok((key, rest.trim()))
@@ -162,9 +181,14 @@ pub(super) fn name_fault(name: &str) -> Option<String> {
     let is_right = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let count = name.chars().count();
     if count == 0 || count > NAME_CHARS_MAX {
-        return Some(format!("name has {count} characters; it needs 1 to {NAME_CHARS_MAX}"));
+        return Some(format!(
+            "name has {count} characters; it needs 1 to {NAME_CHARS_MAX}"
+        ));
     }
-    let is_plain = name.chars().all(is_right) && !name.starts_with('-') && !name.ends_with('-') && !name.contains("--");
+    let is_plain = name.chars().all(is_right)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--");
     (!is_plain).then(|| {
         let shown: String = name.chars().take(NAME_CHARS_MAX).collect();
         format!("the name {shown:?} may have a-z, 0-9 and single hyphens between them, as in weekly-report")
@@ -174,8 +198,14 @@ pub(super) fn name_fault(name: &str) -> Option<String> {
 fn text_up_to(value: &Value<'_>, key: &str, most: usize) -> Result<String, HeaderFault> {
     let text = value.text()?;
     match text.chars().count() {
-        0 => Err(fault(value.number, format!("{key} is empty; write it or leave the line out"))),
-        n if n > most => Err(fault(value.number, format!("{key} has {n} characters; the most is {most}"))),
+        0 => Err(fault(
+            value.number,
+            format!("{key} is empty; write it or leave the line out"),
+        )),
+        n if n > most => Err(fault(
+            value.number,
+            format!("{key} has {n} characters; the most is {most}"),
+        )),
         _ => Ok(text),
     }
 }
@@ -184,11 +214,15 @@ fn text_up_to(value: &Value<'_>, key: &str, most: usize) -> Result<String, Heade
 fn tools(value: &Value<'_>) -> Result<String, HeaderFault> {
     let items = value.block.iter().filter(|line| !line.trim().is_empty());
     let items: Vec<&str> = items.map(|line| line.trim()).collect();
-    if value.rest.is_empty() && !items.is_empty() && items.iter().all(|item| item.starts_with("- ")) {
+    if value.rest.is_empty() && !items.is_empty() && items.iter().all(|item| item.starts_with("- "))
+    {
         let items: Vec<&str> = items.iter().map(|item| item[2..].trim()).collect();
         return Ok(items.join(" "));
     }
-    let list = value.rest.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let list = value
+        .rest
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
     match list {
         Some(list) => Ok(list.split(',').map(str::trim).collect::<Vec<_>>().join(" ")),
         None => value.text(),
@@ -204,7 +238,11 @@ fn map(value: &Value<'_>) -> Result<BTreeMap<String, String>, HeaderFault> {
     }
     let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
     let is_blank = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
-    let first = value.block.iter().find(|line| !is_blank(line)).map_or(0, |line| indent(line));
+    let first = value
+        .block
+        .iter()
+        .find(|line| !is_blank(line))
+        .map_or(0, |line| indent(line));
     let mut at = 0;
     while at < value.block.len() {
         let (line, number) = (value.block[at], value.number + at + 1);
@@ -216,19 +254,31 @@ fn map(value: &Value<'_>) -> Result<BTreeMap<String, String>, HeaderFault> {
             return Err(fault(number, told));
         }
         let (key, rest) = key_of(line.trim(), number)?;
-        let deeper = value.block[at..].iter().take_while(|line| line.is_empty() || indent(line) > first);
+        let deeper = value.block[at..]
+            .iter()
+            .take_while(|line| line.is_empty() || indent(line) > first);
         let block: Vec<&str> = deeper.copied().collect();
         at += block.len();
         if rest.is_empty() && block.iter().any(|line| !line.is_empty()) {
             return Err(fault(number, told));
         }
-        let text = Value { number, rest, block }.text()?;
+        let text = Value {
+            number,
+            rest,
+            block,
+        }
+        .text()?;
         if text.chars().count() > TEXT_CHARS_MAX || map.len() == METADATA_MAX {
-            let why = format!("metadata has at most {METADATA_MAX} entries of {TEXT_CHARS_MAX} characters");
+            let why = format!(
+                "metadata has at most {METADATA_MAX} entries of {TEXT_CHARS_MAX} characters"
+            );
             return Err(fault(number, why));
         }
         if map.insert(key.to_owned(), text).is_some() {
-            return Err(fault(number, format!("metadata names {key} twice; keep one")));
+            return Err(fault(
+                number,
+                format!("metadata names {key} twice; keep one"),
+            ));
         }
     }
     Ok(map)
@@ -239,7 +289,9 @@ impl Value<'_> {
     fn text(&self) -> Result<String, HeaderFault> {
         let wrong = |what: &str| fault(self.number, what);
         match self.rest.chars().next() {
-            Some('|') => self.literal().map(|lines| lines.join("\n").trim().to_owned()),
+            Some('|') => self
+                .literal()
+                .map(|lines| lines.join("\n").trim().to_owned()),
             Some('>') => self.literal().map(|lines| folded(&lines)),
             Some('"') => double_quoted(&self.in_one_line()).map_err(|what| wrong(&what)),
             Some('\'') => single_quoted(&self.in_one_line()).map_err(|what| wrong(&what)),
@@ -257,24 +309,37 @@ impl Value<'_> {
     fn literal(&self) -> Result<Vec<String>, HeaderFault> {
         let marks = without_comment(&self.rest[1..]).trim();
         if marks.len() > 2 || marks.chars().any(|c| !"+-123456789".contains(c)) {
-            return Err(fault(self.number, "the text begins on the line below | or >"));
+            return Err(fault(
+                self.number,
+                "the text begins on the line below | or >",
+            ));
         }
         let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
         let first = self.block.iter().find(|line| !line.trim().is_empty());
         let first = first.map_or(0, |line| indent(line));
-        let bare = |line: &&str| line.get(first.min(indent(line))..).unwrap_or_default().to_owned();
+        let bare = |line: &&str| {
+            line.get(first.min(indent(line))..)
+                .unwrap_or_default()
+                .to_owned()
+        };
         Ok(self.block.iter().map(bare).collect())
     }
 
     fn in_one_line(&self) -> String {
         let lines = std::iter::once(self.rest).chain(self.block.iter().copied());
-        lines.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+        lines
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     fn plain(&self) -> String {
         let lines = std::iter::once(self.rest).chain(self.block.iter().copied());
         let bare = lines.map(|line| without_comment(line).trim());
-        bare.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+        bare.filter(|line| !line.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 

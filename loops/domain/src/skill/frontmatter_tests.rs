@@ -17,7 +17,10 @@ fn a_whole_header_is_read() {
     assert_eq!(header.name, "pdf-tools");
     assert_eq!(header.description, "Reads PDFs. Use it for forms.");
     assert_eq!(header.license.as_deref(), Some("MIT"));
-    assert_eq!(header.compatibility.as_deref(), Some("Needs poppler's tools"));
+    assert_eq!(
+        header.compatibility.as_deref(),
+        Some("Needs poppler's tools")
+    );
     assert_eq!(header.metadata["author"], "Ann é");
     assert_eq!(header.metadata["version"], "1.0");
     assert_eq!(header.allowed_tools.as_deref(), Some("Bash(git:*) Read"));
@@ -51,34 +54,80 @@ fn what_is_not_so_is_named_with_its_line() {
         ("description: b", 1, "name is missing"),
         ("name: a", 1, "description is missing"),
         ("name: a\ndescription: \"\"", 3, "description is empty"),
-        (&format!("name: a\ndescription: {long}"), 3, "1025 characters; the most is 1024"),
-        ("name: A-b\ndescription: b", 2, "a-z, 0-9 and single hyphens"),
+        (
+            &format!("name: a\ndescription: {long}"),
+            3,
+            "1025 characters; the most is 1024",
+        ),
+        (
+            "name: A-b\ndescription: b",
+            2,
+            "a-z, 0-9 and single hyphens",
+        ),
         ("name: a--b\ndescription: b", 2, "single hyphens"),
         ("name: -a\ndescription: b", 2, "single hyphens"),
         ("name: größe\ndescription: b", 2, "a-z"),
-        (&format!("name: {}\ndescription: b", "a".repeat(65)), 2, "65 characters; it needs 1 to 64"),
+        (
+            &format!("name: {}\ndescription: b", "a".repeat(65)),
+            2,
+            "65 characters; it needs 1 to 64",
+        ),
         ("name: a\nname: b\ndescription: c", 3, "name is given twice"),
         ("name: a\n  - b\nwords\ndescription: c", 2, "single hyphens"),
-        ("name: a\nwords alone\ndescription: c", 3, "write `key: value`"),
+        (
+            "name: a\nwords alone\ndescription: c",
+            3,
+            "write `key: value`",
+        ),
         ("  name: a\ndescription: c", 2, "indented"),
-        ("name: &a x\ndescription: *a", 2, "anchors, aliases and tags"),
+        (
+            "name: &a x\ndescription: *a",
+            2,
+            "anchors, aliases and tags",
+        ),
         ("name: a\ndescription: *a", 3, "anchors, aliases and tags"),
-        ("name: a\ndescription: !!python/object:os.system x", 3, "anchors, aliases and tags"),
+        (
+            "name: a\ndescription: !!python/object:os.system x",
+            3,
+            "anchors, aliases and tags",
+        ),
         ("name: a\ndescription: {a: b}", 3, "needs quotes"),
-        ("name: a\ndescription: \"open", 3, "closing quote is missing"),
+        (
+            "name: a\ndescription: \"open",
+            3,
+            "closing quote is missing",
+        ),
         ("name: a\ndescription: 'x' y", 3, "behind the closing quote"),
         ("name: a\ndescription: \"\\q\"", 3, "escape"),
         ("name: a\ndescription: \"\\ud800\"", 3, "escape"),
-        ("name: a\ndescription: b\nmetadata: {a: b}", 4, "map of texts"),
-        ("name: a\ndescription: b\nmetadata:\n  a:\n    b: c", 5, "map of texts"),
+        (
+            "name: a\ndescription: b\nmetadata: {a: b}",
+            4,
+            "map of texts",
+        ),
+        (
+            "name: a\ndescription: b\nmetadata:\n  a:\n    b: c",
+            5,
+            "map of texts",
+        ),
         ("name: a\ndescription: b\nmetadata:\n  a: *x", 5, "anchors"),
-        ("name: a\ndescription: b\nmetadata:\n  a: b\n  a: c", 6, "twice"),
+        (
+            "name: a\ndescription: b\nmetadata:\n  a: b\n  a: c",
+            6,
+            "twice",
+        ),
     ] {
         let fault = header(lines).expect_err(lines);
         assert_eq!(fault.line, line, "{lines}: {fault}");
         assert!(fault.what.contains(part), "{lines}: {fault}");
     }
-    for text in ["", "# no header", "---", "---\nname: a\ndescription: b\n", " ---\nname: a"] {
+    for text in [
+        "",
+        "# no header",
+        "---",
+        "---\nname: a\ndescription: b\n",
+        " ---\nname: a",
+    ] {
         let fault = read(text).expect_err(text);
         assert!(fault.what.contains("three hyphens"), "{text}: {fault}");
     }

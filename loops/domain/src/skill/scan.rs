@@ -79,7 +79,12 @@ pub fn scan(folder: &SkillFolder) -> Result<Vec<Finding>, SkillRefusal> {
         let text = text.ok().filter(|text| !text.contains('\0'));
         found.path.clone_from(&file.path);
         if is_program(&file.path, &file.content) {
-            found.add(FindingKind::Executable, None, text.and_then(|text| text.lines().next()).unwrap_or_default());
+            found.add(
+                FindingKind::Executable,
+                None,
+                text.and_then(|text| text.lines().next())
+                    .unwrap_or_default(),
+            );
         } else if text.is_none() {
             found.add(FindingKind::Binary, None, "");
         }
@@ -89,7 +94,9 @@ pub fn scan(folder: &SkillFolder) -> Result<Vec<Finding>, SkillRefusal> {
             found.words(text);
         }
     }
-    found.all.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    found
+        .all
+        .sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     Ok(found.all)
 }
 
@@ -105,13 +112,15 @@ const MAGIC: [&[u8]; 8] = [
     b"#!",
 ];
 const ENDINGS: [&str; 24] = [
-    ".sh", ".bash", ".zsh", ".fish", ".py", ".pyc", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".lua", ".ps1", ".bat",
-    ".cmd", ".vbs", ".exe", ".dll", ".so", ".jar", ".wasm", ".command",
+    ".sh", ".bash", ".zsh", ".fish", ".py", ".pyc", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl",
+    ".php", ".lua", ".ps1", ".bat", ".cmd", ".vbs", ".exe", ".dll", ".so", ".jar", ".wasm",
+    ".command",
 ];
 
 fn is_program(path: &str, content: &[u8]) -> bool {
     let path = path.to_lowercase();
-    MAGIC.iter().any(|magic| content.starts_with(magic)) || ENDINGS.iter().any(|ending| path.ends_with(ending))
+    MAGIC.iter().any(|magic| content.starts_with(magic))
+        || ENDINGS.iter().any(|ending| path.ends_with(ending))
 }
 
 #[derive(Default)]
@@ -128,7 +137,13 @@ impl Found {
             return;
         }
         let seen = text.trim().chars().take(EXCERPT_CHARS);
-        let excerpt = seen.map(|c| if is_hidden(c) || c.is_control() { '\u{fffd}' } else { c });
+        let excerpt = seen.map(|c| {
+            if is_hidden(c) || c.is_control() {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        });
         self.all.push(Finding {
             kind,
             path: self.path.clone(),
@@ -184,8 +199,12 @@ impl Found {
             let rest = &words[place + 1..(place + 1 + REACH).min(words.len())];
             let kind = match () {
                 () if is_in(LEAVE, word) && names(rest, RULES) => FindingKind::Instruction,
-                () if is_in(REVEAL, word) && says(rest, &["system", "prompt"]) => FindingKind::Instruction,
-                () if PHRASES.iter().any(|phrase| begins(word, rest, phrase)) => FindingKind::Instruction,
+                () if is_in(REVEAL, word) && says(rest, &["system", "prompt"]) => {
+                    FindingKind::Instruction
+                }
+                () if PHRASES.iter().any(|phrase| begins(word, rest, phrase)) => {
+                    FindingKind::Instruction
+                }
                 () if is_in(REVEAL, word) && asks_secret(rest) => FindingKind::SecretAsked,
                 () => continue,
             };
@@ -251,7 +270,8 @@ fn names(rest: &[(String, usize)], list: &str) -> bool {
 }
 
 fn says(rest: &[(String, usize)], pair: &[&str; 2]) -> bool {
-    rest.windows(2).any(|two| two[0].0 == pair[0] && two[1].0 == pair[1])
+    rest.windows(2)
+        .any(|two| two[0].0 == pair[0] && two[1].0 == pair[1])
 }
 
 fn asks_secret(rest: &[(String, usize)]) -> bool {
@@ -267,16 +287,38 @@ fn begins(word: &str, rest: &[(String, usize)], phrase: &[&str]) -> bool {
 
 /// Whether a line loads a program and runs it.
 fn fetches_and_runs(line: &str) -> bool {
-    let loads = ["curl ", "wget ", "iwr ", "invoke-webrequest", "invoke-restmethod", "base64 -d", "base64 --decode"];
+    let loads = [
+        "curl ",
+        "wget ",
+        "iwr ",
+        "invoke-webrequest",
+        "invoke-restmethod",
+        "base64 -d",
+        "base64 --decode",
+    ];
     let Some(at) = loads.iter().filter_map(|load| line.find(load)).min() else {
         return false;
     };
     let runs = |word: &str| {
         let name = word.rsplit('/').next().unwrap_or_default();
-        matches!(name, "sh" | "bash" | "zsh" | "dash" | "python" | "python3" | "perl" | "ruby" | "node" | "iex" | "sudo")
+        matches!(
+            name,
+            "sh" | "bash"
+                | "zsh"
+                | "dash"
+                | "python"
+                | "python3"
+                | "perl"
+                | "ruby"
+                | "node"
+                | "iex"
+                | "sudo"
+        )
     };
     let piped = line[at..].split('|').skip(1);
-    let is_piped = piped.filter_map(|part| part.split_whitespace().next()).any(runs);
+    let is_piped = piped
+        .filter_map(|part| part.split_whitespace().next())
+        .any(runs);
     let before = line[..at].trim_end();
     let is_inside = before.ends_with("$(") || before.ends_with("<(") || before.ends_with('`');
     let is_run = ["sh ", "bash ", "zsh ", "eval ", "source ", "python", "iex"];
@@ -292,7 +334,10 @@ fn is_hidden(c: char) -> bool {
 fn is_encoded(word: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "+/=-_".contains(c);
     let has = |of: fn(&char) -> bool| word.chars().any(|c| of(&c));
-    word.len() >= ENCODED_CHARS && word.chars().all(is_part) && has(char::is_ascii_digit) && has(char::is_ascii_alphabetic)
+    word.len() >= ENCODED_CHARS
+        && word.chars().all(is_part)
+        && has(char::is_ascii_digit)
+        && has(char::is_ascii_alphabetic)
 }
 
 #[cfg(test)]

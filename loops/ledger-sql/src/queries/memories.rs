@@ -263,7 +263,11 @@ async fn read_words(connection: &mut Connection<'_>, turn: i64) -> Result<bool, 
             .await?;
     }
     if let Some(skills) = skills {
-        skill_writes::count(connection, &serde_json::from_slice::<Vec<ShownSkill>>(&skills)?).await?;
+        skill_writes::count(
+            connection,
+            &serde_json::from_slice::<Vec<ShownSkill>>(&skills)?,
+        )
+        .await?;
     }
     Ok(true)
 }

@@ -3,8 +3,8 @@
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
     JobId, MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId,
-    RolloutId, Scope, SessionId, ShownMemory, ShownSkill, SkillId, Stage, TaskId, TaskSetId, Transition, TransitionId,
-    Turn, TurnId, Usage, Verdict, VerdictId, VersionSpan, Vote,
+    RolloutId, Scope, SessionId, ShownMemory, ShownSkill, SkillId, Stage, TaskId, TaskSetId,
+    Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, VersionSpan, Vote,
 };
 
 use super::chains;

@@ -41,7 +41,9 @@ pub(super) async fn put(
         .await?;
     drop_oldest(connection, skill).await?;
     let after = skills::row_of(connection, scope, &key).await?;
-    let skill = after.ok_or_else(|| corrupt("a skill that was just stored"))?.skill;
+    let skill = after
+        .ok_or_else(|| corrupt("a skill that was just stored"))?
+        .skill;
     Ok(match before {
         Some(_) => PutSkill::Changed(skill),
         None => PutSkill::New(skill),
@@ -343,7 +345,10 @@ pub(super) async fn drop_of_turns(
              join turns on turns.number = forget_turns.turn_number
              where forget_turns.forget_number = $1
          )";
-    db::query(told).bind(forget).execute(&mut *connection).await?;
+    db::query(told)
+        .bind(forget)
+        .execute(&mut *connection)
+        .await?;
     drop_skills(connection, &made).await?;
     Ok(())
 }

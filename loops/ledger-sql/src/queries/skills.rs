@@ -25,7 +25,8 @@ const SKILL: &str = "select skills.number, skills.id, scopes.name as scope, skil
         and skill_versions.version = skills.version";
 
 /// The columns of [`version_of`].
-const VERSION: &str = "select number as version_number, version, origin, description, findings, released,
+const VERSION: &str =
+    "select number as version_number, version, origin, description, findings, released,
         created_ms as written_ms, files, bytes, digest
     from skill_versions";
 
@@ -136,7 +137,9 @@ async fn version_of(connection: &mut Connection<'_>, row: &Row) -> Result<SkillV
         }
         SkillOrigin::Imported | SkillOrigin::Written => Vec::new(),
     };
-    let turns = turns.iter().map(|row| rows::turn_id(row.try_get("turn_id")?));
+    let turns = turns
+        .iter()
+        .map(|row| rows::turn_id(row.try_get("turn_id")?));
     Ok(SkillVersion {
         version: small(row.try_get("version")?)?,
         description: text(row.try_get("description")?)?,
@@ -244,9 +247,8 @@ async fn files(
     let Some(row) = found else { return Ok(None) };
     let number: i64 = row.try_get("version_number")?;
     let version = version_of(connection, &row).await?;
-    let found = db::query(
-        "select path, content from skill_files where version_number = $1 order by path",
-    );
+    let found =
+        db::query("select path, content from skill_files where version_number = $1 order by path");
     let found = found.bind(number).fetch_all(connection).await?;
     let file = |row: &Row| {
         Ok::<_, Fault>(SkillFile {
@@ -318,7 +320,11 @@ async fn wish_state(
             created_ms: row.try_get("created_ms")?,
         })
     };
-    let corrections = found.iter().rev().map(correction).collect::<Result<_, _>>()?;
+    let corrections = found
+        .iter()
+        .rev()
+        .map(correction)
+        .collect::<Result<_, _>>()?;
     let skills = db::query("select name, wish from skills where scope_number = $1");
     let skills = skills.bind(number).fetch_all(connection).await?;
     let mut state = WishState {

@@ -2,8 +2,8 @@
 
 use hone_domain::{
     CORRECTIONS_KEPT, Consent, Correction, Learning, MemoryMode, MemoryUse, SKILL_VERSIONS_MAX,
-    SKILLS_BYTES_MAX, SKILLS_MAX, Scope, ShownSkill, Signal, Skill, SkillFile,
-    SkillFolder, SkillId, SkillOrigin, SkillState, Turn, drafted, scan,
+    SKILLS_BYTES_MAX, SKILLS_MAX, Scope, ShownSkill, Signal, Skill, SkillFile, SkillFolder,
+    SkillId, SkillOrigin, SkillState, Turn, drafted, scan,
 };
 
 use super::personal::{begin, remove_all, wish};
@@ -38,7 +38,10 @@ impl<L: Ledger + Personal + Memories + Skills + Changes + 'static> Kept<L> {
             path: path.to_owned(),
             content: content.to_vec(),
         };
-        let files = vec![file("SKILL.md", main.as_bytes()), file("a/b.bin", b"\0\xff")];
+        let files = vec![
+            file("SKILL.md", main.as_bytes()),
+            file("a/b.bin", b"\0\xff"),
+        ];
         let folder = SkillFolder::new(None, files).expect("a skill");
         NewSkill {
             id: SkillId(self.world.batch().0),
@@ -151,7 +154,10 @@ where
     assert_eq!((skill.current.version, skill.current.files), (1, 2));
     assert_eq!(skill.current.bytes, first.folder.bytes());
     assert_eq!(skill.current.digest, first.folder.digest());
-    assert_eq!(kept.put(&kept.new_skill("report", "One.")).await, PutSkill::Same(skill.clone()));
+    assert_eq!(
+        kept.put(&kept.new_skill("report", "One.")).await,
+        PutSkill::Same(skill.clone())
+    );
     let second = kept.added(&kept.new_skill("report", "Two.")).await;
     assert_eq!((second.id, second.current.version), (skill.id, 2));
     let by_id = SkillKey::Id(skill.id);
@@ -163,7 +169,10 @@ where
     assert_eq!((changed.current.version, changed.changed_ms), (1, NOW + 1));
     let files = |version| kept.ledger.skill_files(&scope, &by_id, version);
     let (version, current) = files(None).await.expect("read").expect("known");
-    assert_eq!((version, current.as_slice()), (skill.current, first.folder.files()));
+    assert_eq!(
+        (version, current.as_slice()),
+        (skill.current, first.folder.files())
+    );
     let (version, newer) = files(Some(2)).await.expect("read").expect("known");
     assert_eq!(version.version, 2);
     assert!(newer[0].content.ends_with(b"Two."));
@@ -174,9 +183,16 @@ where
     };
     assert_conflict(&kept.ledger.change_skill(&scope, &by_id, no_such, NOW).await);
     // What is written after an undo is a version behind the newest one.
-    assert_eq!(kept.added(&kept.new_skill("report", "Three.")).await.current.version, 3);
+    assert_eq!(
+        kept.added(&kept.new_skill("report", "Three."))
+            .await
+            .current
+            .version,
+        3
+    );
     for n in 4..=SKILL_VERSIONS_MAX + 2 {
-        kept.added(&kept.new_skill("report", &format!("{n}."))).await;
+        kept.added(&kept.new_skill("report", &format!("{n}.")))
+            .await;
     }
     let versions = kept.ledger.skill_versions(&scope, &named("report")).await;
     let versions: Vec<_> = versions.expect("read").iter().map(|v| v.version).collect();
@@ -192,28 +208,55 @@ where
     let before = kept.ledger.newest_change().await.expect("read");
     let skill = kept.added(&kept.new_skill("report", "One.")).await;
     let told = kept.ledger.changes_after(before, ALL).await.expect("read");
-    let told: Vec<_> = told.iter().map(|change| (change.topic, &change.scope)).collect();
+    let told: Vec<_> = told
+        .iter()
+        .map(|change| (change.topic, &change.scope))
+        .collect();
     assert_eq!(told, [(Topic::Memory, &mine)]);
     kept.added(&kept.new_skill("letter", "Two.")).await;
     let key = SkillKey::Id(skill.id);
     assert!(kept.all(&theirs).await.is_empty());
     assert_eq!(kept.ledger.skill(&theirs, &key).await.expect("read"), None);
-    assert!(kept.ledger.skill_versions(&theirs, &key).await.expect("read").is_empty());
-    assert_eq!(kept.ledger.skill_files(&theirs, &key, None).await.expect("read"), None);
+    assert!(
+        kept.ledger
+            .skill_versions(&theirs, &key)
+            .await
+            .expect("read")
+            .is_empty()
+    );
+    assert_eq!(
+        kept.ledger
+            .skill_files(&theirs, &key, None)
+            .await
+            .expect("read"),
+        None
+    );
     let paused = SkillChange {
         paused: Some(true),
         ..SkillChange::default()
     };
     let changed = kept.ledger.change_skill(&theirs, &key, paused, NOW).await;
     assert_eq!(changed.expect("asked"), None);
-    assert!(kept.ledger.active_skills(Some(&theirs)).await.expect("read").is_empty());
+    assert!(
+        kept.ledger
+            .active_skills(Some(&theirs))
+            .await
+            .expect("read")
+            .is_empty()
+    );
     let gone = kept.ledger.forget_skills(&theirs, Some(&key)).await;
     assert_eq!(gone.expect("asked"), 0);
-    kept.ledger.skill_used(&theirs, skill.id).await.expect("asked");
+    kept.ledger
+        .skill_used(&theirs, skill.id)
+        .await
+        .expect("asked");
     assert_eq!(kept.active().await, ["letter", "report"]);
     assert_eq!(kept.change(&key, paused).await.state(), SkillState::Paused);
     assert_eq!(kept.active().await, ["letter"]);
-    kept.ledger.skill_used(&mine, skill.id).await.expect("counted");
+    kept.ledger
+        .skill_used(&mine, skill.id)
+        .await
+        .expect("counted");
     let found = kept.ledger.skill(&mine, &named("report")).await;
     assert_eq!(found.expect("read").expect("known").uses, 1);
     let everyone = kept.ledger.active_skills(None).await.expect("read");
@@ -222,7 +265,10 @@ where
     let gone = kept.ledger.forget_skills(&mine, Some(&key)).await;
     assert_eq!(gone.expect("asked"), 1);
     assert_eq!(kept.all(&mine).await.len(), 1);
-    assert_eq!(kept.ledger.forget_skills(&mine, None).await.expect("asked"), 1);
+    assert_eq!(
+        kept.ledger.forget_skills(&mine, None).await.expect("asked"),
+        1
+    );
     assert!(kept.all(&mine).await.is_empty());
 }
 
@@ -302,10 +348,19 @@ where
     turn.admission.memory = MemoryUse {
         mode: MemoryMode::Read,
         shown: Vec::new(),
-        skills: vec![shown(&one, 0, false), shown(&two, 0, false), shown(&one, 2, true)],
+        skills: vec![
+            shown(&one, 0, false),
+            shown(&two, 0, false),
+            shown(&one, 2, true),
+        ],
     };
     kept.world.record(&turn).await;
-    let stored = kept.ledger.turn(turn.id).await.expect("read").expect("known");
+    let stored = kept
+        .ledger
+        .turn(turn.id)
+        .await
+        .expect("read")
+        .expect("known");
     assert_eq!(stored.turn, turn);
     let open = kept.ledger.open_page(ALL, None, ALL).await.expect("read");
     assert_eq!(open.turns[0].turn.skills, turn.admission.memory.skills);
@@ -322,7 +377,10 @@ where
         stored.expect("stored");
     }
     let found = kept.all(&kept.world.scope()).await;
-    let counts: Vec<_> = found.iter().map(|skill| (skill.listed, skill.uses)).collect();
+    let counts: Vec<_> = found
+        .iter()
+        .map(|skill| (skill.listed, skill.uses))
+        .collect();
     assert_eq!(counts, [(1, 0), (1, 1)]);
 }
 
@@ -332,7 +390,12 @@ where
 {
     let scope = kept.world.scope();
     let mut turns = Vec::new();
-    for (words, made) in [("too long", 0), ("shorter!", 0), ("so wordy", 1), ("less!", 0)] {
+    for (words, made) in [
+        ("too long", 0),
+        ("shorter!", 0),
+        ("so wordy", 1),
+        ("less!", 0),
+    ] {
         let (turn, correction) = kept.corrected("keep it short", words).await;
         assert_eq!(kept.store(&correction).await, made, "{words}");
         assert_eq!(kept.store(&correction).await, 0, "it is read once");
@@ -409,7 +472,10 @@ where
     stale.wish = Some(third.wish.clone());
     stale.turns = vec![first.turn, second.turn, third.turn];
     let unread = kept.ledger.unread(ALL).await.expect("read");
-    let unread = unread.iter().find(|one| one.turn == last.id).expect("unread");
+    let unread = unread
+        .iter()
+        .find(|one| one.turn == last.id)
+        .expect("unread");
     assert_eq!(unread.session, last.session);
     let extraction = Extraction {
         turn: last.id,
@@ -422,8 +488,16 @@ where
     let stored = kept.ledger.store_extraction(&extraction, NOW).await;
     assert_eq!(stored.expect("stored").skills, 0);
     kept.added(&kept.new_skill("report", "One.")).await;
-    let off = kept.ledger.set_consent(&scope, Consent::to(Learning::Off), NOW);
+    let off = kept
+        .ledger
+        .set_consent(&scope, Consent::to(Learning::Off), NOW);
     off.await.expect("stored");
     assert!(kept.all(&scope).await.is_empty());
-    assert!(kept.ledger.active_skills(None).await.expect("read").is_empty());
+    assert!(
+        kept.ledger
+            .active_skills(None)
+            .await
+            .expect("read")
+            .is_empty()
+    );
 }

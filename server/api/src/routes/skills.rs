@@ -8,7 +8,9 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
-use hone_domain::{Finding, Scope, Skill, SkillFile, SkillFolder, SkillId, SkillOrigin, SkillState};
+use hone_domain::{
+    Finding, Scope, Skill, SkillFile, SkillFolder, SkillId, SkillOrigin, SkillState,
+};
 use hone_ledger::{LedgerError, NewSkill, PutSkill, SkillChange, SkillKey};
 use serde_json::json;
 
@@ -22,8 +24,9 @@ use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::learning::UserQuery;
 use hone_api_types::skills::{
-    ExportFormat, ExportQuery, LoadedReply, OfferedReply, SkillDetailReply, SkillFilesReply, SkillPage, SkillPatch, SkillReply,
-    SkillRequest, SkillRestore, SkillVersionsReply, SkillsForgotten, SkillsReply, VersionQuery,
+    ExportFormat, ExportQuery, LoadedReply, OfferedReply, SkillDetailReply, SkillFilesReply,
+    SkillPage, SkillPatch, SkillReply, SkillRequest, SkillRestore, SkillVersionsReply,
+    SkillsForgotten, SkillsReply, VersionQuery,
 };
 use hone_api_types::{List, RequestError, skill_tar};
 
@@ -102,9 +105,14 @@ pub(crate) async fn search(
     let mut found = Vec::new();
     // What fits this question comes before what fits every one.
     for is_general in [false, true] {
-        let of = fitting.iter().filter(|fit| fit.skill.is_general == is_general);
+        let of = fitting
+            .iter()
+            .filter(|fit| fit.skill.is_general == is_general);
         for fit in of.take(FOUND_MAX.min(most).saturating_sub(found.len())) {
-            let skill = http.skills.skill(scope, &SkillKey::Id(fit.skill.id)).await?;
+            let skill = http
+                .skills
+                .skill(scope, &SkillKey::Id(fit.skill.id))
+                .await?;
             found.extend(skill.map(SkillReply::from));
         }
     }
@@ -145,7 +153,10 @@ pub(crate) async fn load(
     let shown: String = path.chars().take(200).collect();
     let file = files.into_iter().find(|file| file.path == path);
     let file = file.ok_or_else(|| {
-        let why = format!("skill {} has no file {shown:?}; load it without file to see its files", skill.name);
+        let why = format!(
+            "skill {} has no file {shown:?}; load it without file to see its files",
+            skill.name
+        );
         ApiError::NotFound(why)
     })?;
     Ok(LoadedReply::file(skill.name, version, file))
@@ -172,7 +183,14 @@ pub async fn add_skill(
     let scope = whole_scope(&http, &context, body.user.as_deref())?;
     may_keep(&http, &context, &scope)?;
     let scanned = apart(move || body.scanned()).await?;
-    noted(&http, &context, "skill.add", &scope, &scanned.0.header().name).await?;
+    noted(
+        &http,
+        &context,
+        "skill.add",
+        &scope,
+        &scanned.0.header().name,
+    )
+    .await?;
     put(&http, &scope, scanned, SkillOrigin::Imported).await
 }
 
@@ -199,7 +217,10 @@ async fn put(
         wish: None,
         turns: Vec::new(),
     };
-    let put = http.skills.put_skill(scope, &new, http.clock.now_ms()).await;
+    let put = http
+        .skills
+        .put_skill(scope, &new, http.clock.now_ms())
+        .await;
     http.remembered.refresh(scope).await;
     let (status, skill) = match put? {
         PutSkill::New(skill) => (StatusCode::CREATED, skill),
@@ -274,7 +295,11 @@ pub async fn change_skill(
     let scope = whole_scope(&http, &context, body.user.as_deref())?;
     let change = body.change()?;
     let skill = known(&http, &scope, &id).await?;
-    let act = if change.released { "skill.release" } else { "skill.change" };
+    let act = if change.released {
+        "skill.release"
+    } else {
+        "skill.change"
+    };
     let scanned = match body.text {
         None => None,
         Some(text) => {
@@ -294,14 +319,12 @@ pub async fn change_skill(
     changed(&http, &scope, &id, change).await
 }
 
-async fn changed(
-    http: &Http,
-    scope: &Scope,
-    id: &str,
-    change: SkillChange,
-) -> Reply<SkillReply> {
+async fn changed(http: &Http, scope: &Scope, id: &str, change: SkillChange) -> Reply<SkillReply> {
     let now_ms = http.clock.now_ms();
-    let changed = http.skills.change_skill(scope, &SkillKey::of(id), change, now_ms).await;
+    let changed = http
+        .skills
+        .change_skill(scope, &SkillKey::of(id), change, now_ms)
+        .await;
     http.remembered.refresh(scope).await;
     match changed {
         Err(LedgerError::Conflict(_)) => Err(unknown_version(id, change.version)),
@@ -385,7 +408,10 @@ pub async fn list_versions(
     let query = lists::query(query)?;
     let scope = whole_scope(&http, &context, query.user.as_deref())?;
     let skill = known(&http, &scope, &id).await?;
-    let versions = http.skills.skill_versions(&scope, &SkillKey::Id(skill.id)).await?;
+    let versions = http
+        .skills
+        .skill_versions(&scope, &SkillKey::Id(skill.id))
+        .await?;
     Ok(Json(SkillVersionsReply {
         page: List::whole(versions.into_iter().map(Into::into).collect()),
         current: skill.current.version,
@@ -447,7 +473,10 @@ pub async fn export_skill(
     let tar = tar.map_err(|error| ApiError::Internal(error.to_string()))?;
     let headers = [
         (CONTENT_TYPE, "application/x-tar".to_owned()),
-        (CONTENT_DISPOSITION, format!("attachment; filename=\"{name}.tar\"")),
+        (
+            CONTENT_DISPOSITION,
+            format!("attachment; filename=\"{name}.tar\""),
+        ),
     ];
     Ok((headers, tar).into_response())
 }

@@ -27,9 +27,11 @@ const SKIPPED: [&str; 4] = [".git", ".DS_Store", "__pycache__", ".hg"];
 
 /// What to do with skills.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "A skill is a folder with a SKILL.md (agentskills.io). What looks harmful in one is quarantined: no answer is \
+#[command(
+    after_help = "A skill is a folder with a SKILL.md (agentskills.io). What looks harmful in one is quarantined: no answer is \
     shown it until you have looked at it and released it.\n\nExamples:\n  hone skill add ./weekly-report\n  hone skill show \
-    weekly-report\n  hone skill release weekly-report\n  hone skill restore weekly-report 1\n  hone skill export weekly-report ./skills")]
+    weekly-report\n  hone skill release weekly-report\n  hone skill restore weekly-report 1\n  hone skill export weekly-report ./skills"
+)]
 pub(crate) enum SkillCommand {
     /// Your skills, newest first.
     List(Whose),
@@ -144,9 +146,11 @@ pub(crate) fn skill(command: SkillCommand) -> Result<ExitCode, String> {
     };
     match command {
         SkillCommand::List(whose) => told(&whose, &Call::get(whose.path(""), list), list),
-        SkillCommand::Add { folder, whose } => {
-            told(&whose, &whose.change(Method::POST, "", packed(&folder)?), one)
-        }
+        SkillCommand::Add { folder, whose } => told(
+            &whose,
+            &whose.change(Method::POST, "", packed(&folder)?),
+            one,
+        ),
         SkillCommand::Show { skill, whose } => show(&whose.server, look(&whose, &skill), whole),
         SkillCommand::Export {
             skill,
@@ -213,11 +217,17 @@ async fn export(
 /// Writes files where nothing is yet. The server is believed no path that leaves the folder.
 fn unpack(answer: &Value, into: &Path) -> Result<PathBuf, String> {
     let name = answer["folder"].as_str().unwrap_or_default();
-    let is_part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '\0']);
+    let is_part =
+        |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\\', ':', '\0']);
     let files: BTreeMap<String, FileContent> = serde_json::from_value(answer["files"].clone())
         .map_err(|error| format!("the server's answer holds no files: {error}"))?;
-    if name.contains('/') || !is_part(name) || !files.keys().all(|path| path.split('/').all(is_part)) {
-        return Err("the server's answer has a path outside the folder, so nothing is written".to_owned());
+    if name.contains('/')
+        || !is_part(name)
+        || !files.keys().all(|path| path.split('/').all(is_part))
+    {
+        return Err(
+            "the server's answer has a path outside the folder, so nothing is written".to_owned(),
+        );
     }
     let folder = into.join(name);
     if folder.exists() {
@@ -230,11 +240,12 @@ fn unpack(answer: &Value, into: &Path) -> Result<PathBuf, String> {
         let file = folder.join(&path);
         let bytes = match content {
             FileContent::Text(text) => text.into_bytes(),
-            FileContent::Bytes { base64 } => {
-                STANDARD.decode(base64).map_err(|error| format!("{path} is not base64: {error}"))?
-            }
+            FileContent::Bytes { base64 } => STANDARD
+                .decode(base64)
+                .map_err(|error| format!("{path} is not base64: {error}"))?,
         };
-        let unwritable = |error: std::io::Error| format!("{} cannot be written: {error}", file.display());
+        let unwritable =
+            |error: std::io::Error| format!("{} cannot be written: {error}", file.display());
         fs::create_dir_all(file.parent().unwrap_or(&folder)).map_err(unwritable)?;
         fs::write(&file, bytes).map_err(unwritable)?;
     }
@@ -258,7 +269,9 @@ fn packed(path: &Path) -> Result<Value, String> {
     }
     let mut files = BTreeMap::new();
     gather(&path, "", &mut files)?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
     Ok(json!({"files": files, "folder": name}))
 }
 
@@ -268,7 +281,8 @@ fn gather(
     begin: &str,
     files: &mut BTreeMap<String, FileContent>,
 ) -> Result<(), String> {
-    let unreadable = |error: std::io::Error| format!("{} cannot be read: {error}", folder.display());
+    let unreadable =
+        |error: std::io::Error| format!("{} cannot be read: {error}", folder.display());
     for entry in fs::read_dir(folder).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -285,7 +299,9 @@ fn gather(
             continue;
         }
         if !kind.is_file() {
-            return Err(format!("{path} is a link or a device; a skill has files and folders only"));
+            return Err(format!(
+                "{path} is a link or a device; a skill has files and folders only"
+            ));
         }
         let size = entry.metadata().map_err(unreadable)?.len();
         if size > SKILL_FILE_BYTES_MAX as u64 {
@@ -306,17 +322,21 @@ fn gather(
 }
 
 fn list(answer: &Value) -> String {
-    let rows = answer["data"].as_array().into_iter().flatten().map(|skill| {
-        vec![
-            text_of(&skill["name"]),
-            text_of(&skill["state"]),
-            skill["version"].to_string(),
-            text_of(&skill["origin"]),
-            skill["listed"].to_string(),
-            skill["uses"].to_string(),
-            text_of(&skill["id"]),
-        ]
-    });
+    let rows = answer["data"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|skill| {
+            vec![
+                text_of(&skill["name"]),
+                text_of(&skill["state"]),
+                skill["version"].to_string(),
+                text_of(&skill["origin"]),
+                skill["listed"].to_string(),
+                skill["uses"].to_string(),
+                text_of(&skill["id"]),
+            ]
+        });
     let names = [
         ("name", Left),
         ("state", Left),
@@ -339,7 +359,10 @@ fn one(skill: &Value) -> String {
     );
     let findings = skill["findings"].as_array().into_iter().flatten();
     for finding in findings {
-        let line = finding["line"].as_u64().map(|line| format!(", line {line}")).unwrap_or_default();
+        let line = finding["line"]
+            .as_u64()
+            .map(|line| format!(", line {line}"))
+            .unwrap_or_default();
         let _never_fails = writeln!(
             text,
             "found in {}{line}: {}: {}",
@@ -360,24 +383,36 @@ fn one(skill: &Value) -> String {
 
 fn whole(skill: &Value) -> String {
     let mut text = one(skill);
-    let turns = skill["turn_ids"].as_array().into_iter().flatten().map(text_of);
+    let turns = skill["turn_ids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(text_of);
     let turns: Vec<String> = turns.collect();
     if !turns.is_empty() {
         let _never_fails = writeln!(text, "made from {}", turns.join(", "));
     }
-    let _never_fails = writeln!(text, "listed for {} answers, used {} times\n", skill["listed"], skill["uses"]);
-    let rows = skill["versions"].as_array().into_iter().flatten().map(|version| {
-        let is_current = version["version"] == skill["version"];
-        let findings = version["findings"].as_array().map_or(0, Vec::len);
-        vec![
-            version["version"].to_string(),
-            text_of(&version["origin"]),
-            version["files"].to_string(),
-            version["bytes"].to_string(),
-            findings.to_string(),
-            if is_current { "current" } else { "" }.to_owned(),
-        ]
-    });
+    let _never_fails = writeln!(
+        text,
+        "listed for {} answers, used {} times\n",
+        skill["listed"], skill["uses"]
+    );
+    let rows = skill["versions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|version| {
+            let is_current = version["version"] == skill["version"];
+            let findings = version["findings"].as_array().map_or(0, Vec::len);
+            vec![
+                version["version"].to_string(),
+                text_of(&version["origin"]),
+                version["files"].to_string(),
+                version["bytes"].to_string(),
+                findings.to_string(),
+                if is_current { "current" } else { "" }.to_owned(),
+            ]
+        });
     let names = [
         ("version", Right),
         ("from", Left),

@@ -45,7 +45,14 @@ fn what_no_skill_has_is_refused_before_it_is_sent() {
 #[test]
 fn no_answer_writes_outside_the_folder() {
     let place = tempfile::tempdir().unwrap();
-    for (folder, path) in [("a", "../x"), ("a", "/x"), ("..", "x"), ("a/b", "x"), ("", "x"), ("a", "b/../../x")] {
+    for (folder, path) in [
+        ("a", "../x"),
+        ("a", "/x"),
+        ("..", "x"),
+        ("a/b", "x"),
+        ("", "x"),
+        ("a", "b/../../x"),
+    ] {
         let answer = json!({"folder": folder, "files": {path: "x"}});
         let why = unpack(&answer, place.path()).unwrap_err();
         assert!(why.contains("outside the folder"), "{folder} {path}: {why}");
