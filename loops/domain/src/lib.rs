@@ -43,7 +43,7 @@ pub use ask::{
 };
 pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, Look, PendingTurn, SessionIndex,
-    SessionIndexConfig, Trail, Transcript,
+    SessionIndexConfig, Shown, Trail, Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs, BlobsSize};
 pub use calendar::civil;

@@ -166,6 +166,11 @@ impl SharedMemories {
     /// is shown rather than what may be forgotten.
     pub async fn refresh(&self, scope: &Scope) {
         let _reading = self.reading.lock().await;
+        self.refresh_memories(scope).await;
+        self.refresh_skills(scope).await;
+    }
+
+    async fn refresh_memories(&self, scope: &Scope) {
         let found = self.ledger.newest_memories(Some(scope), MEMORIES_MAX).await;
         let found = found.unwrap_or_else(|error| {
             tracing::warn!(%error, "memories cannot be read, and none is shown in this scope");
@@ -183,8 +188,6 @@ impl SharedMemories {
                 by_scope.insert(scope.clone(), known)
             }
         };
-        drop(by_scope);
-        self.refresh_skills(scope).await;
     }
 
     async fn refresh_skills(&self, scope: &Scope) {

@@ -284,6 +284,15 @@ pub struct SkillVersionsReply {
     pub current: u32,
 }
 
+/// A folder with what was found in it.
+#[derive(Clone, Debug)]
+pub struct ScannedSkill {
+    /// The folder.
+    pub folder: SkillFolder,
+    /// What a person has to look at.
+    pub findings: Vec<Finding>,
+}
+
 /// The body that adds a skill, or a version to the skill of its name.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct SkillRequest {
@@ -302,7 +311,7 @@ impl SkillRequest {
     ///
     /// # Errors
     /// It is not as the specification has it, is too large, or holds a secret.
-    pub fn scanned(self) -> Result<(SkillFolder, Vec<Finding>), RequestError> {
+    pub fn scanned(self) -> Result<ScannedSkill, RequestError> {
         let (param, folder, files) = match (self.files, self.tar) {
             (Some(files), None) => ("files", self.folder, contents(files)?),
             (None, Some(tar)) => {
@@ -321,7 +330,7 @@ impl SkillRequest {
             |why: hone_domain::SkillRefusal| RequestError::invalid(param, why.to_string());
         let folder = SkillFolder::new(folder.as_deref(), files).map_err(refused)?;
         let findings = scan(&folder).map_err(refused)?;
-        Ok((folder, findings))
+        Ok(ScannedSkill { folder, findings })
     }
 }
 
@@ -388,7 +397,7 @@ impl SkillPatch {
         name: &str,
         text: String,
         mut files: Vec<SkillFile>,
-    ) -> Result<(SkillFolder, Vec<Finding>), RequestError> {
+    ) -> Result<ScannedSkill, RequestError> {
         let refused =
             |why: hone_domain::SkillRefusal| RequestError::invalid("text", why.to_string());
         files.retain(|file| file.path != MAIN);
@@ -398,7 +407,7 @@ impl SkillPatch {
         });
         let folder = SkillFolder::new(Some(name), files).map_err(refused)?;
         let findings = scan(&folder).map_err(refused)?;
-        Ok((folder, findings))
+        Ok(ScannedSkill { folder, findings })
     }
 }
 

@@ -18,7 +18,9 @@ impl InferenceService {
         let known = self.memory.shared.of(&request.scope);
         let skills = self.memory.shared.skills_of(&request.scope);
         let tokens = |text: &str| self.language.encode(text, false).len();
-        let (before, most) = (binding.memories.as_deref(), self.memory.config.tokens_max);
+        let earlier = binding.shown.as_deref();
+        let before = earlier.map(|shown| &shown.memories[..]);
+        let most = self.memory.config.tokens_max;
         let mut shown = chosen(&known, &request.messages, before, most, &tokens);
         let places = self.backend.capabilities().max_positions;
         let budget = Budget {
@@ -28,7 +30,7 @@ impl InferenceService {
         let offered = skills::chosen(
             &skills,
             &request.messages,
-            binding.skills.as_deref(),
+            earlier.map(|shown| &shown.skills[..]),
             budget,
         );
         // What a skill quotes is not shown twice; what a conversation was shown stays where it is.

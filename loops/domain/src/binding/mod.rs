@@ -22,13 +22,11 @@ pub use habits::{Habits, Look};
 use trail::Hash;
 pub use trail::Trail;
 pub use types::{
-    BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Transcript,
+    BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Shown, Transcript,
 };
 
 use crate::output::ParsedOutput;
-use crate::{
-    Message, Millis, NextState, Role, Scope, SessionId, ShownMemory, ShownSkill, TurnId, TurnKind,
-};
+use crate::{Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
 
 /// Answers of housekeeping turns that are remembered per session.
 const SIDE_MAX: usize = 16;
@@ -51,8 +49,7 @@ struct Known {
     continued_with: Option<Hash>,
     /// Its place among the turns with transcripts.
     number: u64,
-    memories: Arc<[ShownMemory]>,
-    skills: Arc<[ShownSkill]>,
+    shown: Arc<Shown>,
     transcript: Option<Transcript>,
     /// The completion as sampled, where clients send it back in another form.
     sampled: Option<Arc<str>>,
@@ -264,8 +261,7 @@ impl SessionIndex {
             is_telling: turn.completion.content.len() >= TELLING_BYTES,
             continued_with: turn.continued.then_some([0; 32]),
             number: self.recorded,
-            memories: turn.memories.as_slice().into(),
-            skills: turn.skills.as_slice().into(),
+            shown: Arc::new(Shown::by(turn)),
             sampled: transcript.as_ref().and_then(|_| sampled(&turn.completion)),
             transcript,
         };
@@ -379,7 +375,7 @@ impl SessionIndex {
         let parent = session.turns.iter().find(|k| Some(k.turn) == known.parent);
         let transcript = parent.and_then(|parent| parent.transcript.clone());
         // Its prompt is the same again.
-        let (memories, skills) = (known.memories.clone(), known.skills.clone());
+        let shown = Some(known.shown.clone());
         self.forget_turn(&known);
         self.touch(id, request.now_ms);
         let how = match request.session_key {
@@ -389,8 +385,7 @@ impl SessionIndex {
         Some(Binding {
             parent: known.parent,
             transcript,
-            memories: Some(memories),
-            skills: Some(skills),
+            shown,
             retry_of: Some(turn),
             ..Binding::without_parent(id, how)
         })
@@ -524,8 +519,7 @@ impl SessionIndex {
         };
         let last = self.sessions.get(&session).and_then(|s| s.turns.last());
         Binding {
-            memories: last.map(|known| known.memories.clone()),
-            skills: last.map(|known| known.skills.clone()),
+            shown: last.map(|known| known.shown.clone()),
             ..Binding::without_parent(session, how)
         }
     }
@@ -550,8 +544,7 @@ impl SessionIndex {
             return binding;
         };
         binding.transcript = known.transcript.clone();
-        binding.memories = Some(known.memories.clone());
-        binding.skills = Some(known.skills.clone());
+        binding.shown = Some(known.shown.clone());
         if request.kind == TurnKind::Side {
             return binding;
         }

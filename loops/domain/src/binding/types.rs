@@ -114,10 +114,8 @@ pub struct Binding {
     /// back in another form (calls apart, reasoning left out): their places, and the texts as
     /// they were sampled.
     pub recorded: Vec<(usize, Arc<str>)>,
-    /// The memories that the turn it continues was shown; none where it begins a conversation.
-    pub memories: Option<Arc<[ShownMemory]>>,
-    /// The skills that it was shown, likewise.
-    pub skills: Option<Arc<[ShownSkill]>>,
+    /// What the turn it continues was shown; none where it begins a conversation.
+    pub shown: Option<Arc<Shown>>,
     /// The turn whose answer never arrived and that this request repeats; it is answered again
     /// under the same id.
     pub retry_of: Option<TurnId>,
@@ -132,9 +130,26 @@ impl Binding {
             next_state: NextState::default(),
             transcript: None,
             recorded: Vec::new(),
-            memories: None,
-            skills: None,
+            shown: None,
             retry_of: None,
+        }
+    }
+}
+
+/// What the prompt of a turn holds beside the client's messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Memories.
+    pub memories: Vec<ShownMemory>,
+    /// Skills.
+    pub skills: Vec<ShownSkill>,
+}
+
+impl Shown {
+    pub(super) fn by(turn: &PendingTurn) -> Self {
+        Self {
+            memories: turn.memories.clone(),
+            skills: turn.skills.clone(),
         }
     }
 }

@@ -186,7 +186,8 @@ async fn drop_version(connection: &mut Connection<'_>, version: i64) -> Result<(
 /// Changes a skill of a scope.
 pub(super) async fn change(
     connection: &mut Connection<'_>,
-    (scope, key): (&Scope, &SkillKey),
+    scope: &Scope,
+    key: &SkillKey,
     change: SkillChange,
     now_ms: Millis,
 ) -> Result<Option<Skill>, Fault> {
@@ -283,11 +284,11 @@ pub(super) async fn forget(
 }
 
 async fn of_scope(connection: &mut Connection<'_>, scope: i64) -> Result<Vec<i64>, Fault> {
-    let numbers: Vec<(i64,)> = db::query_as("select number from skills where scope_number = $1")
+    let numbers = db::query_scalar("select number from skills where scope_number = $1")
         .bind(scope)
         .fetch_all(connection)
         .await?;
-    Ok(numbers.into_iter().map(|(number,)| number).collect())
+    Ok(numbers)
 }
 
 /// Removes skills with all that belongs to them, and the corrections that they were made from, so that new ones are needed to
@@ -329,7 +330,7 @@ pub(super) async fn drop_of_turns(
     connection: &mut Connection<'_>,
     forget: i64,
 ) -> Result<(), Fault> {
-    let made: Vec<(i64,)> = db::query_as(
+    let made: Vec<i64> = db::query_scalar(
         "select distinct skill_versions.skill_number from forget_turns
          join turns on turns.number = forget_turns.turn_number
          join skill_turns on skill_turns.turn_id = turns.id
@@ -339,7 +340,6 @@ pub(super) async fn drop_of_turns(
     .bind(forget)
     .fetch_all(&mut *connection)
     .await?;
-    let made: Vec<i64> = made.into_iter().map(|(number,)| number).collect();
     let told = "delete from corrections where turn_id in (
              select turns.id from forget_turns
              join turns on turns.number = forget_turns.turn_number

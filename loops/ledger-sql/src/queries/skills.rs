@@ -73,7 +73,7 @@ impl<S: Store> Skills for SqlLedger<S> {
         change: SkillChange,
         now_ms: Millis,
     ) -> Result<Option<Skill>, LedgerError> {
-        transact!(self, connection => skill_writes::change(connection, (scope, key), change, now_ms))
+        transact!(self, connection => skill_writes::change(connection, scope, key, change, now_ms))
     }
 
     async fn skill_used(&self, scope: &Scope, id: SkillId) -> Result<(), LedgerError> {

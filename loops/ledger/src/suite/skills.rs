@@ -14,20 +14,20 @@ use crate::{
 };
 
 /// A ledger with all that the cases look at.
-pub struct Kept<L> {
+pub(super) struct Kept<L> {
     world: World,
     ledger: std::sync::Arc<L>,
 }
 
 impl<L: Ledger + Personal + Memories + Skills + Changes + 'static> Kept<L> {
     /// Around a ledger.
-    pub fn new(ledger: std::sync::Arc<L>) -> Self {
+    pub(super) fn new(ledger: std::sync::Arc<L>) -> Self {
         let world = World::new(ledger.clone());
         Self { world, ledger }
     }
 
     /// Panics where a law is broken, and closes it.
-    pub async fn end(self, case: &str) {
+    pub(super) async fn end(self, case: &str) {
         self.world.assert_lawful(case).await;
         self.ledger.close().await;
     }

@@ -8,9 +8,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
-use hone_domain::{
-    Finding, Scope, Skill, SkillFile, SkillFolder, SkillId, SkillOrigin, SkillState,
-};
+use hone_domain::{Scope, Skill, SkillFile, SkillFolder, SkillId, SkillOrigin, SkillState};
 use hone_ledger::{LedgerError, NewSkill, PutSkill, SkillChange, SkillKey};
 use serde_json::json;
 
@@ -24,9 +22,9 @@ use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::learning::UserQuery;
 use hone_api_types::skills::{
-    ExportFormat, ExportQuery, LoadedReply, OfferedReply, SkillDetailReply, SkillFilesReply,
-    SkillPage, SkillPatch, SkillReply, SkillRequest, SkillRestore, SkillVersionsReply,
-    SkillsForgotten, SkillsReply, VersionQuery,
+    ExportFormat, ExportQuery, LoadedReply, OfferedReply, ScannedSkill, SkillDetailReply,
+    SkillFilesReply, SkillPage, SkillPatch, SkillReply, SkillRequest, SkillRestore,
+    SkillVersionReply, SkillVersionsReply, SkillsForgotten, SkillsReply, VersionQuery,
 };
 use hone_api_types::{List, RequestError, skill_tar};
 
@@ -188,7 +186,7 @@ pub async fn add_skill(
         &context,
         "skill.add",
         &scope,
-        &scanned.0.header().name,
+        &scanned.folder.header().name,
     )
     .await?;
     put(&http, &scope, scanned, SkillOrigin::Imported).await
@@ -196,8 +194,8 @@ pub async fn add_skill(
 
 /// Scans off the async threads: a skill may have a megabyte.
 async fn apart(
-    work: impl FnOnce() -> Result<(SkillFolder, Vec<Finding>), RequestError> + Send + 'static,
-) -> Result<(SkillFolder, Vec<Finding>), ApiError> {
+    work: impl FnOnce() -> Result<ScannedSkill, RequestError> + Send + 'static,
+) -> Result<ScannedSkill, ApiError> {
     let scanned = tokio::task::spawn_blocking(work).await;
     let scanned = scanned.map_err(|_| ApiError::Internal("the skill could not be read".to_owned()));
     Ok(scanned??)
@@ -206,13 +204,13 @@ async fn apart(
 async fn put(
     http: &Http,
     scope: &Scope,
-    (folder, findings): (SkillFolder, Vec<Finding>),
+    scanned: ScannedSkill,
     origin: SkillOrigin,
 ) -> Made<SkillReply> {
     let new = NewSkill {
         id: SkillId(http.ids.next()),
-        folder,
-        findings,
+        folder: scanned.folder,
+        findings: scanned.findings,
         origin,
         wish: None,
         turns: Vec::new(),
@@ -237,8 +235,9 @@ async fn folder_of(
     id: &str,
     version: Option<u32>,
 ) -> Result<(u32, Vec<SkillFile>), ApiError> {
-    let found = http.skills.skill_files(scope, &SkillKey::of(id), version);
-    let (version, files) = found.await?.ok_or_else(|| unknown_version(id, version))?;
+    let key = SkillKey::of(id);
+    let found = http.skills.skill_files(scope, &key, version).await?;
+    let (version, files) = found.ok_or_else(|| unknown_version(id, version))?;
     Ok((version.version, files))
 }
 
@@ -413,7 +412,7 @@ pub async fn list_versions(
         .skill_versions(&scope, &SkillKey::Id(skill.id))
         .await?;
     Ok(Json(SkillVersionsReply {
-        page: List::whole(versions.into_iter().map(Into::into).collect()),
+        page: List::whole(versions.into_iter().map(SkillVersionReply::from)),
         current: skill.current.version,
     }))
 }

@@ -228,7 +228,8 @@ async fn skills_are_found_and_loaded_a_file_at_a_time_and_uses_are_counted() {
     let key = key(&stage, "work").await;
     let text = "---\nname: weekly-report\ndescription: Writes the weekly report.\n---\nSum up.\n";
     let files = json!({"SKILL.md": text, "references/a.md": "# A", "b.bin": {"base64": "AP8="}});
-    let made = stage.post("/v1/skills", &json!({ "files": files }).to_string());
+    let body = json!({ "files": files }).to_string();
+    let made = stage.post("/v1/skills", &body);
     assert_eq!(
         made.await.json()["state"],
         "quarantined",
