@@ -140,7 +140,7 @@ made-up: ## made-up bytes for every parser of outside bytes, a minute each
 	HONE_MADE_UP_SECONDS=60 $(CARGO) test $(TESTED) --test it -- --nocapture corpora
 
 FUZZ_SECONDS ?= 60
-FUZZED := chat_body sse jwt template gguf safetensors tool_calls
+FUZZED := chat_body sse jwt template gguf safetensors tool_calls skill
 
 fuzz: target/tools/bin/cargo-fuzz ## the same parsers under cargo-fuzz, which follows their branches, FUZZ_SECONDS each
 	@for name in $(FUZZED); do mkdir -p target/fuzz-corpus/$$name target/fuzz-found; \

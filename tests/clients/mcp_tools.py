@@ -11,7 +11,7 @@ MODES = ["auto", "legacy"]
 async def use(base, mode, check):
     async with Client(base + "/mcp", mode=mode) as client:
         tools = sorted(tool.name for tool in (await client.list_tools()).tools)
-        check(f"mcp {mode} lists tools ({client.protocol_version})", tools == ["feedback", "memory_forget", "memory_note", "memory_search"], tools)
+        check(f"mcp {mode} lists tools ({client.protocol_version})", tools == ["feedback", "memory_forget", "memory_note", "memory_search", "skill_load", "skill_search"], tools)
         text = f"Remember that my {mode} boat is called Rosalind."
         noted = (await client.call_tool("memory_note", {"text": text})).structured_content
         check(f"mcp {mode} notes a memory", noted["text"] == text, noted)

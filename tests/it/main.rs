@@ -39,6 +39,7 @@ mod roles;
 mod rollouts;
 mod schemas;
 mod sim;
+mod skills;
 mod snapshots;
 mod tidy;
 mod trajectories;

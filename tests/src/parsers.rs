@@ -17,10 +17,13 @@ use hone_api_types::messages::parse_messages;
 use hone_api_types::openai::ChatRequest;
 use hone_api_types::responses::{ResponsesRequest, Stored};
 use hone_api_types::tools::Offer;
-use hone_api_types::{JsonObject, RequestError};
+use hone_api_types::{JsonObject, RequestError, skill_tar};
 use hone_checkpoint::TensorFiles;
 use hone_checkpoint::{ModelConfig, TensorSource};
-use hone_domain::{CallStyle, OutputFormat, OutputParser, ParsedOutput, Reasoning, Span};
+use hone_domain::{
+    CallStyle, OutputFormat, OutputParser, ParsedOutput, Reasoning, SKILL_BYTES_MAX, SkillFile,
+    SkillFolder, Span, scan,
+};
 use hone_inference::BindingConfig;
 use hone_net::outbound::Outbound;
 use hone_nn::peft;
@@ -34,7 +37,7 @@ use serde_json::{Map, Value, json};
 pub type Parser = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const PARSERS: [Parser; 7] = [
+pub const PARSERS: [Parser; 8] = [
     ("chat_body", chat_body),
     ("sse", sse_event),
     ("jwt", jwt),
@@ -42,6 +45,7 @@ pub const PARSERS: [Parser; 7] = [
     ("gguf", gguf),
     ("safetensors", safetensors),
     ("tool_calls", tool_calls),
+    ("skill", skill),
 ];
 
 /// Longest input: what is longer says nothing new and takes long.
@@ -281,6 +285,40 @@ pub fn gguf(data: &[u8]) {
             read_all(model.tensors(), model.config());
         }
     });
+}
+
+/// A SKILL.md, and the archive of a skill.
+pub fn skill(data: &[u8]) {
+    let data = &data[..data.len().min(4 * BYTES_MAX)];
+    let main = SkillFile {
+        path: "SKILL.md".to_owned(),
+        content: data.to_vec(),
+    };
+    taken(None, vec![main]);
+    if let Ok((folder, files)) = skill_tar::read(data) {
+        taken(folder.as_deref(), files);
+    }
+}
+
+/// What is taken as a skill keeps the limits and comes back from its own archive.
+fn taken(folder: Option<&str>, files: Vec<SkillFile>) {
+    let skill = match SkillFolder::new(folder, files) {
+        Ok(skill) => skill,
+        Err(refusal) => return assert!(!refusal.to_string().is_empty()),
+    };
+    let name = &skill.header().name;
+    assert!(!name.is_empty() && name.len() <= 64, "{name}");
+    let count = skill.header().description.chars().count();
+    assert!((1..=1_024).contains(&count), "{count} characters");
+    assert!(skill.bytes() <= SKILL_BYTES_MAX as u64);
+    assert!(skill.main().ends_with(skill.body()));
+    if let Ok(findings) = scan(&skill) {
+        assert!(findings.len() <= 50);
+    }
+    let tar = skill_tar::write(name, skill.files()).expect("an archive");
+    let (folder, files) = skill_tar::read(&tar).expect("its own archive");
+    let again = SkillFolder::new(folder.as_deref(), files).expect("the same skill");
+    assert_eq!(again.digest(), skill.digest());
 }
 
 /// Weights of a folder, and an adapter from outside.

@@ -106,6 +106,11 @@ id!(
     "mem_"
 );
 id!(
+    /// One folder with a SKILL.md.
+    SkillId,
+    "skill_"
+);
+id!(
     /// One piece of durable work; of kind `episode` it is an episode.
     JobId,
     "job_"

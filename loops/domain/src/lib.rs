@@ -28,6 +28,7 @@ mod people;
 mod policy;
 mod sample;
 mod session_reward;
+mod skill;
 mod task;
 mod token_mask;
 mod transition;
@@ -42,7 +43,7 @@ pub use ask::{
 };
 pub use binding::{
     BindHow, BindRequest, Binding, Continued, Habits, Look, PendingTurn, SessionIndex,
-    SessionIndexConfig, Trail, Transcript,
+    SessionIndexConfig, Shown, Trail, Transcript,
 };
 pub use blobs::{BlobError, BlobKey, Blobs, BlobsSize};
 pub use calendar::civil;
@@ -53,7 +54,7 @@ pub use fate::{Fate, Reason, Stage};
 pub use holdback::Holdback;
 pub use ids::{
     BatchId, FeedbackId, ForgetId, GroupId, JobId, MemoryId, RequestId, RolloutId, SessionId,
-    TaskId, TaskSetId, TransitionId, TurnId, VerdictId, uuid_of,
+    SkillId, TaskId, TaskSetId, TransitionId, TurnId, VerdictId, uuid_of,
 };
 pub use imports::{AdapterImporter, CheckedAdapter, GivenAdapter};
 pub use job::{Job, JobKind, JobReason, JobState};
@@ -73,6 +74,12 @@ pub use people::{LOCAL_OWNER, RateLimits, UserRole};
 pub use policy::{Digest, OnTrial, Policies, Policy, PolicyChoice, PolicyVersion, Scope};
 pub use sample::{Sample, SampleError, SamplePart};
 pub use session_reward::{ReturnRule, SessionCredit, SessionReward, Step};
+pub use skill::{
+    CORRECTIONS_KEPT, CORRECTIONS_MAX, CORRECTIONS_MIN, Correction, Finding, FindingKind,
+    SKILL_BYTES_MAX, SKILL_FILE_BYTES_MAX, SKILL_FILES_MAX, SKILL_VERSIONS_MAX, SKILLS_BYTES_MAX,
+    SKILLS_MAX, ShownSkill, Skill, SkillFile, SkillFolder, SkillHeader, SkillOrigin, SkillRefusal,
+    SkillState, SkillVersion, body_of, drafted, scan, skill_text, wish_key,
+};
 pub use task::{
     ATTEMPTS_MAX, AgentKind, GROUPS_MAX, RolloutSpec, TASK_BYTES_MAX, TASK_FILES_MAX,
     TASK_SET_BYTES_MAX, TASKS_MAX, TaskFiles, TaskFolders, TaskManifest, TaskSpec, TaskState,

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     Digest, GroupId, MemoryMode, Message, Millis, PolicyVersion, RequestId, Scope, SessionId,
-    ShownMemory, Token, TurnId,
+    ShownMemory, ShownSkill, Token, TurnId,
 };
 
 /// Who asked.
@@ -341,6 +341,9 @@ pub struct MemoryUse {
     pub mode: MemoryMode,
     /// Those that its prompt holds, in the order of the prompt.
     pub shown: Vec<ShownMemory>,
+    /// The skills that its prompt holds, likewise.
+    #[serde(default)]
+    pub skills: Vec<ShownSkill>,
 }
 
 impl Turn {

@@ -52,6 +52,14 @@ tables! {
     memories(1: Integer number, Blob id, Integer scope_number, Text kind, Blob text, Blob folded, Blob topic,
         Blob turn_id, Integer created_ms, Integer valid_until_ms, Blob superseded_by, Integer paused, Integer uses,
         Text origin);
+    skills(1: Integer number, Blob id, Integer scope_number, Text name, Integer version, Integer paused, Blob wish,
+        Integer created_ms, Integer changed_ms, Integer listed, Integer uses);
+    skill_versions(1: Integer number, Integer skill_number, Integer version, Text origin, Blob description, Blob findings,
+        Integer released, Integer created_ms, Integer files, Integer bytes, Blob digest);
+    skill_files(1: Integer number, Integer version_number, Blob path, Blob content);
+    skill_turns(1: Integer number, Integer version_number, Blob turn_id);
+    corrections(1: Integer number, Integer scope_number, Blob wish, Blob words, Blob turn_id, Blob session_id,
+        Integer created_ms);
     task_sets(1: Integer number, Blob id, Text owner, Blob name, Integer created_ms);
     task_contents(1: Integer number, Integer set_number, Blob digest, Blob content);
     tasks(1: Integer number, Blob id, Integer set_number, Blob name, Integer held_out, Blob spec, Blob files,
@@ -72,7 +80,7 @@ tables! {
     turn_payloads(1: Integer turn_number, Blob session_key, Integer history_number, Integer block_number,
         Blob prompt_tail, Blob completion_tokens, Blob behavior_logprobs, Blob raw_logprobs, Blob kept, Text stop,
         Blob completion_text, Blob sampling, Blob spans, Blob digest, Text untrainable, Blob checks, Blob experts);
-    turn_memories(1: Integer turn_number, Text mode, Blob shown);
+    turn_memories(1: Integer turn_number, Text mode, Blob shown, Blob skills);
     followers(1: Integer number, Text name, Blob spec, Integer created_ms, Integer read_ms, Integer read_count,
         Integer filled_from);
     unread(2: Text consumer, Integer turn_number, Integer is_new, Integer revision);

@@ -1,7 +1,7 @@
 //! The ledger as others see it: what it remembers, what it hands out once, and the suite that every
 //! implementation passes.
 //!
-//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Progress`], [`Jobs`], [`Answers`], [`Storage`]) speak domain types in and
+//! [`Ledger`] and its sisters ([`People`], [`Personal`], [`Reading`], [`Versions`], [`Memories`], [`Progress`], [`Skills`], [`Jobs`], [`Answers`], [`Storage`]) speak domain types in and
 //! out. Another database joins by implementing them and passing [`suite`].
 //!
 //! Never: SQL, who asks, or why.
@@ -19,6 +19,7 @@ mod progress;
 mod reading;
 mod retention;
 mod rewards;
+mod skills;
 mod storage;
 #[cfg(any(test, feature = "test-switches"))]
 pub mod suite;
@@ -63,6 +64,9 @@ pub use retention::{
     EndedBefore, Extent, PrunePiece, PrunePlace, PruneStage, Pruned, Retention, Tally,
 };
 pub use rewards::{Missed, REWARDED_TURNS_MAX, REWARDS_KEPT, Rewarded, RewardedTurn};
+pub use skills::{
+    ActiveSkill, NewSkill, PutSkill, SkillChange, SkillKey, SkillRow, Skills, SkillsFull, WishState,
+};
 pub use storage::{LedgerSize, Storage, TableSize};
 pub use versions::{
     Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,

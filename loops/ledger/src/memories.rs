@@ -2,11 +2,13 @@
 
 use async_trait::async_trait;
 use hone_domain::{
-    Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Message, Millis, Scope, Signal, TurnId,
+    Correction, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Message, Millis, Scope,
+    SessionId, Signal, TurnId,
 };
 
 use crate::LedgerError;
 use crate::progress::Read;
+use crate::skills::NewSkill;
 use crate::versions::Window;
 
 /// A turn whose words, or the verdict on it, no memory was made of yet.
@@ -14,6 +16,8 @@ use crate::versions::Window;
 pub struct UnreadTurn {
     /// The turn.
     pub turn: TurnId,
+    /// Its session.
+    pub session: SessionId,
     /// Whose.
     pub scope: Scope,
     /// What it did with memories.
@@ -76,6 +80,10 @@ pub struct Extraction {
     pub read: Read,
     /// What is kept.
     pub memories: Vec<NewMemory>,
+    /// What its verdict says should have been done, in the person's own words.
+    pub correction: Option<Correction>,
+    /// The skill that this correction and earlier ones make.
+    pub skill: Option<NewSkill>,
 }
 
 /// What an extraction came to.
@@ -87,6 +95,8 @@ pub struct MemoryCounts {
     pub same: u64,
     /// Memories that found no place.
     pub full: u64,
+    /// Skills that are new.
+    pub skills: u64,
 }
 
 /// A memory in a list.
@@ -119,7 +129,7 @@ pub trait Memories: Send + Sync {
     /// and not offered again.
     async fn unread(&self, limit: usize) -> Result<Vec<UnreadTurn>, LedgerError>;
 
-    /// Notes that a turn, or the verdict on it, was read, counts the memories that it was shown, and keeps what
+    /// Notes that a turn, or the verdict on it, was read, counts the memories and skills that it was shown, and keeps what
     /// came of it, all at once: what was read before, was forgotten since, or whose scope allows no learning any
     /// more, brings nothing.
     async fn store_extraction(

@@ -11,6 +11,8 @@ pub struct Config {
     pub mode: MemoryMode,
     /// Most tokens of the block that shows memories in a prompt.
     pub tokens_max: usize,
+    /// Most tokens of the skills in a prompt; 0 shows none.
+    pub skill_tokens_max: usize,
     /// Most turns read at once.
     pub read_batch: usize,
     /// How often the ledger is asked for turns and verdicts that no notification announced.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hone_domain::SkillId;
 use hone_runtime::Effects;
 
 use crate::{Ctx, Effect, Report, State};
@@ -28,7 +29,9 @@ impl Effects<State> for MemoryEffects {
             }
             Effect::Store { scope, extraction } => {
                 let now_ms = self.ctx.clock.now_ms();
-                let stored = self.ctx.shared.store(&scope, *extraction, now_ms).await;
+                let id = SkillId(self.ctx.ids.next());
+                let stored = self.ctx.shared.store(&scope, *extraction, id, now_ms);
+                let stored = stored.await;
                 Report::Stored(stored.map_err(|error| error.to_string()))
             }
         }

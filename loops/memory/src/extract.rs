@@ -1,14 +1,15 @@
 //! What is kept of a turn and of the verdict on it: a pure function.
 
 use hone_domain::{
-    MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Signal, kept_text, says_how,
-    stated,
+    Correction, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal, Millis, Signal,
+    kept_text, says_how, stated, wish_key,
 };
 use hone_ledger::{Extraction, NewMemory, Read, UnreadTurn, UnreadVerdict};
 
 /// What a turn teaches, and why some of its words are not kept; `id` makes ids.
 pub(crate) fn extract(
     unread: &UnreadTurn,
+    now_ms: Millis,
     mut id: impl FnMut() -> MemoryId,
 ) -> (Extraction, Vec<MemoryRefusal>) {
     let writes = unread.mode == MemoryMode::Full;
@@ -40,6 +41,17 @@ pub(crate) fn extract(
             keep(kind, &verdict.hint, topic, MemoryOrigin::Judged);
         }
     }
+    let said = unread.judged.as_ref().filter(|said| is_preference(said));
+    let correction = said.filter(|_| writes).and_then(|said| {
+        let words = kept_text(&said.hint).ok()?;
+        Some(Correction {
+            wish: wish_key(said.wish.as_deref(), &words),
+            words,
+            turn: unread.turn,
+            session: unread.session,
+            created_ms: now_ms,
+        })
+    });
     let extraction = Extraction {
         read: Read {
             turn: unread.turn,
@@ -47,6 +59,9 @@ pub(crate) fn extract(
             revision: unread.judged.as_ref().map(|verdict| verdict.revision),
         },
         memories,
+        correction,
+        // What was corrected before is known where it is stored.
+        skill: None,
     };
     (extraction, refused)
 }
@@ -67,7 +82,7 @@ fn is_preference(verdict: &UnreadVerdict) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use hone_domain::{Message, Role, Scope, Secret, TurnId};
+    use hone_domain::{Message, Role, Scope, Secret, SessionId, TurnId};
     use uuid::Uuid;
 
     use super::*;
@@ -75,6 +90,7 @@ mod tests {
     fn unread(mode: MemoryMode, text: &str, judged: Option<UnreadVerdict>) -> UnreadTurn {
         UnreadTurn {
             turn: TurnId(Uuid::from_u128(1)),
+            session: SessionId(Uuid::from_u128(4)),
             scope: Scope::of("ann", None),
             mode,
             said: Some(vec![Message::text(Role::User, text)]),
@@ -84,7 +100,7 @@ mod tests {
 
     fn kept(unread: &UnreadTurn) -> (Vec<NewMemory>, Vec<MemoryRefusal>) {
         let mut next = 0;
-        let (extraction, refused) = extract(unread, || {
+        let (extraction, refused) = extract(unread, 7, || {
             next += 1;
             MemoryId(Uuid::from_u128(next))
         });
@@ -93,6 +109,12 @@ mod tests {
             (extraction.read.is_new, extraction.read.revision),
             (true, revision)
         );
+        let has = |one: &NewMemory| one.origin == MemoryOrigin::Judged;
+        let judged = extraction.memories.iter().find(|one| has(one));
+        let correction = judged.map(|one| (one.text.as_str(), unread.session, 7));
+        let found = extraction.correction.as_ref();
+        let found = found.map(|one| (one.words.as_str(), one.session, one.created_ms));
+        assert_eq!(found, correction);
         (extraction.memories, refused)
     }
 

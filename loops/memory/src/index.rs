@@ -78,6 +78,15 @@ pub(crate) fn stems(word: &str) -> Vec<String> {
     terms
 }
 
+/// The stems of a text's words that carry meaning.
+pub(crate) fn meaning_of(text: &str) -> HashSet<String> {
+    let words = words_of(text);
+    let stops = stop_words_of(&words);
+    let words = words.iter();
+    let words = words.filter(|word| !stops.contains(*word) && !OPENINGS.contains(*word));
+    words.flat_map(|word| stems(word)).collect()
+}
+
 fn push_terms(word: String, terms: &mut Vec<String>) {
     let chars: Vec<char> = word.chars().collect();
     if chars.iter().copied().any(is_written_without_spaces) {

@@ -1,9 +1,10 @@
-//! Memory: keeps what a person says once, so that it holds in the next conversation without any training.
+//! Memory: keeps what a person says once, so that it holds in the next conversation without any training, and the skills
+//! that are shown to the model.
 //!
 //! - In: [`Notification`], a hint that a turn was recorded; the work itself is read from the ledger, on every
 //!   notification and on every tick.
 //! - Out: [`SharedMemories`], what the gateway shows to the model, always as the ledger has it.
-//! - Rights: reads turns and verdicts whose request allows memories, writes memories.
+//! - Rights: reads turns and verdicts whose request allows memories, writes memories, and skills of corrections that repeat.
 //! - Promises: every turn and every verdict is read once, whatever restarts in between. What is kept is in the
 //!   person's own words. Keys, passwords and card numbers are never kept.
 //! - Never: knows sessions, tokens, weights or HTTP.
@@ -18,6 +19,7 @@ mod index;
 mod known;
 mod replaced;
 mod shared;
+mod skills;
 mod state;
 
 use std::time::Duration;
@@ -31,6 +33,7 @@ pub use event::{Effect, Report};
 pub use index::Index;
 pub use known::{Budget, Known, Remembered};
 pub use shared::SharedMemories;
+pub use skills::{Fit, KnownSkills, OfferedSkill};
 pub use state::State;
 
 /// The loop's name in the status registry.

@@ -1,20 +1,27 @@
-//! What the gateway shows to the model: the memories of every scope, held in RAM, so that no answer waits for the
-//! ledger.
+//! What the gateway shows to the model: the memories and skills of every scope, held in RAM, so that no answer waits for
+//! the ledger.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hone_domain::{MEMORIES_MAX, Memory, Millis, Scope};
-use hone_ledger::{Added, Extraction, LedgerError, Memories, MemoryCounts, NewMemory};
+use hone_domain::{
+    Correction, MEMORIES_MAX, Memory, Millis, Scope, SkillId, SkillOrigin, drafted, scan,
+};
+use hone_ledger::{
+    Added, Extraction, LedgerError, Memories, MemoryCounts, NewMemory, NewSkill, Skills,
+};
 
 use crate::known::{Known, Remembered};
+use crate::skills::{KnownSkills, OfferedSkill};
 
-type ByScope = HashMap<Scope, Arc<Known>>;
+type ByScope<T> = HashMap<Scope, Arc<T>>;
 
 /// What is shown, always as the ledger has it.
 pub struct SharedMemories {
     ledger: Arc<dyn Memories>,
-    by_scope: Mutex<ByScope>,
+    skills: Arc<dyn Skills>,
+    by_scope: Mutex<ByScope<Known>>,
+    skills_by_scope: Mutex<ByScope<KnownSkills>>,
     /// One reads at a time, so that what was read last is what is shown.
     reading: tokio::sync::Mutex<()>,
     /// One adds at a time, so that a fact sees the one that was kept just before.
@@ -26,7 +33,10 @@ impl SharedMemories {
     ///
     /// # Errors
     /// The ledger's.
-    pub async fn load(ledger: Arc<dyn Memories>) -> Result<Self, LedgerError> {
+    pub async fn load(
+        ledger: Arc<dyn Memories>,
+        skills: Arc<dyn Skills>,
+    ) -> Result<Self, LedgerError> {
         let mut by_scope: HashMap<Scope, Vec<Remembered>> = HashMap::new();
         for memory in ledger.newest_memories(None, MEMORIES_MAX).await? {
             by_scope
@@ -37,17 +47,38 @@ impl SharedMemories {
         let shared = by_scope
             .into_iter()
             .map(|(scope, memories)| (scope, Arc::new(Known::new(memories))));
+        let mut offered: HashMap<Scope, Vec<OfferedSkill>> = HashMap::new();
+        for active in skills.active_skills(None).await? {
+            let of = offered.entry(active.skill.scope.clone()).or_default();
+            of.push(active.into());
+        }
+        let offered = offered
+            .into_iter()
+            .map(|(scope, skills)| (scope, Arc::new(KnownSkills::new(skills))));
         Ok(Self {
             by_scope: Mutex::new(shared.collect()),
+            skills_by_scope: Mutex::new(offered.collect()),
             ledger,
+            skills,
             reading: tokio::sync::Mutex::new(()),
             adding: tokio::sync::Mutex::new(()),
         })
     }
 
-    fn by_scope(&self) -> MutexGuard<'_, ByScope> {
+    fn by_scope(&self) -> MutexGuard<'_, ByScope<Known>> {
         // Every change leaves it whole.
         self.by_scope.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn skills_by_scope(&self) -> MutexGuard<'_, ByScope<KnownSkills>> {
+        let locked = self.skills_by_scope.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The skills of a scope that may be shown.
+    pub fn skills_of(&self, scope: &Scope) -> Arc<KnownSkills> {
+        let known = self.skills_by_scope();
+        known.get(scope).cloned().unwrap_or_default()
     }
 
     /// What is known of a scope.
@@ -72,7 +103,8 @@ impl SharedMemories {
         Ok(added)
     }
 
-    /// Keeps what came of a turn, in place of the facts that it makes untrue.
+    /// Keeps what came of a turn, in place of the facts that it makes untrue, with the skill that its correction and earlier
+    /// ones make; `id` is that skill's.
     ///
     /// # Errors
     /// The ledger's.
@@ -80,24 +112,65 @@ impl SharedMemories {
         &self,
         scope: &Scope,
         mut extraction: Extraction,
+        id: SkillId,
         now_ms: Millis,
     ) -> Result<MemoryCounts, LedgerError> {
         let _adding = self.adding.lock().await;
+        if let Some(correction) = &extraction.correction {
+            extraction.skill = self.made_of(scope, correction, id).await?;
+        }
         let known = self.of(scope);
         for new in &mut extraction.memories {
             new.replaces = known.replaced_by(new);
         }
         let counts = self.ledger.store_extraction(&extraction, now_ms).await?;
-        if counts.new > 0 {
+        if counts.new > 0 || counts.skills > 0 {
             self.refresh(scope).await;
         }
         Ok(counts)
+    }
+
+    /// The skill that a correction and earlier ones of the same wish make.
+    async fn made_of(
+        &self,
+        scope: &Scope,
+        correction: &Correction,
+        id: SkillId,
+    ) -> Result<Option<NewSkill>, LedgerError> {
+        let state = self.skills.wish_state(scope, &correction.wish).await?;
+        if state.has_skill {
+            return Ok(None);
+        }
+        let mut all = state.corrections;
+        all.retain(|one| one.turn != correction.turn);
+        all.push(correction.clone());
+        let is_taken = |name: &str| state.names.iter().any(|known| known == name);
+        let Some(folder) = drafted(&all, is_taken) else {
+            return Ok(None);
+        };
+        // Words that are no memory were not kept as a correction either.
+        let Ok(findings) = scan(&folder) else {
+            return Ok(None);
+        };
+        Ok(Some(NewSkill {
+            id,
+            folder,
+            findings,
+            origin: SkillOrigin::Corrections,
+            wish: Some(correction.wish.clone()),
+            turns: all.iter().map(|one| one.turn).collect(),
+        }))
     }
 
     /// Takes up what the ledger has of a scope, after something changed there. Where it cannot be read, nothing
     /// is shown rather than what may be forgotten.
     pub async fn refresh(&self, scope: &Scope) {
         let _reading = self.reading.lock().await;
+        self.refresh_memories(scope).await;
+        self.refresh_skills(scope).await;
+    }
+
+    async fn refresh_memories(&self, scope: &Scope) {
         let found = self.ledger.newest_memories(Some(scope), MEMORIES_MAX).await;
         let found = found.unwrap_or_else(|error| {
             tracing::warn!(%error, "memories cannot be read, and none is shown in this scope");
@@ -113,6 +186,25 @@ impl SharedMemories {
                 let indexed = known.clone();
                 tokio::task::spawn_blocking(move || indexed.make_index());
                 by_scope.insert(scope.clone(), known)
+            }
+        };
+    }
+
+    async fn refresh_skills(&self, scope: &Scope) {
+        let found = self.skills.active_skills(Some(scope)).await;
+        let found = found.unwrap_or_else(|error| {
+            tracing::warn!(%error, "skills cannot be read, and none is shown in this scope");
+            Vec::new()
+        });
+        let mut known = self.skills_by_scope();
+        match found.is_empty() {
+            true => known.remove(scope),
+            false => {
+                let found = found.into_iter().map(OfferedSkill::from).collect();
+                let skills = Arc::new(KnownSkills::new(found));
+                let indexed = skills.clone();
+                tokio::task::spawn_blocking(move || indexed.make_index());
+                known.insert(scope.clone(), skills)
             }
         };
     }

@@ -26,6 +26,7 @@ struct Counts {
     new: u64,
     same: u64,
     full: u64,
+    skills: u64,
     refused: BTreeMap<&'static str, u64>,
     ledger_failures: u64,
 }
@@ -79,14 +80,14 @@ impl State {
         self.free_from_ms = now_ms.saturating_add(pause);
     }
 
-    fn extract(&mut self, turns: &[UnreadTurn]) -> Vec<Effect> {
+    fn extract(&mut self, now_ms: Millis, turns: &[UnreadTurn]) -> Vec<Effect> {
         self.again |= turns.len() >= self.config.read_batch;
         self.storing = turns.len();
         self.counts.read += turns.len() as u64;
         let ids = self.ids.clone();
         let mut effects = Vec::with_capacity(turns.len());
         for turn in turns {
-            let (extraction, refused) = extract(turn, || MemoryId(ids.next()));
+            let (extraction, refused) = extract(turn, now_ms, || MemoryId(ids.next()));
             for why in refused {
                 *self.counts.refused.entry(why.as_str()).or_default() += 1;
             }
@@ -102,6 +103,7 @@ impl State {
         self.counts.new += counts.new;
         self.counts.same += counts.same;
         self.counts.full += counts.full;
+        self.counts.skills += counts.skills;
     }
 
     fn reported(&mut self, now_ms: Millis, report: Report) -> Vec<Effect> {
@@ -109,7 +111,7 @@ impl State {
             Report::Read(result) => {
                 self.reading = false;
                 match result {
-                    Ok(turns) if !turns.is_empty() => return self.extract(&turns),
+                    Ok(turns) if !turns.is_empty() => return self.extract(now_ms, &turns),
                     Ok(_) => {}
                     Err(_) => self.failed(now_ms),
                 }
@@ -157,6 +159,7 @@ impl LoopState for State {
             ("written_total", counts.new as f64),
             ("merged_total", counts.same as f64),
             ("refused_full_total", counts.full as f64),
+            ("skills_made_total", counts.skills as f64),
             ("ledger_failures_total", counts.ledger_failures as f64),
         ];
         numbers.extend(REFUSED.iter().map(|(why, name)| {

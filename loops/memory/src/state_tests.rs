@@ -1,4 +1,4 @@
-use hone_domain::{MemoryMode, Message, Role, Scope, TurnId};
+use hone_domain::{MemoryMode, Message, Role, Scope, SessionId, TurnId};
 use uuid::Uuid;
 
 use super::*;
@@ -16,6 +16,7 @@ fn state(read_batch: usize) -> State {
     let config = Config {
         mode: MemoryMode::Full,
         tokens_max: 400,
+        skill_tokens_max: 600,
         read_batch,
         tick_ms: 1_000,
         retry_ms: 500,
@@ -27,6 +28,7 @@ fn state(read_batch: usize) -> State {
 fn turn(n: u128, text: &str) -> UnreadTurn {
     UnreadTurn {
         turn: TurnId(Uuid::from_u128(n)),
+        session: SessionId(Uuid::from_u128(n)),
         scope: Scope::of("ann", None),
         mode: MemoryMode::Full,
         said: Some(vec![Message::text(Role::User, text)]),

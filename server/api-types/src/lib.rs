@@ -30,6 +30,8 @@ pub mod sampling;
 mod schema;
 mod schema_size;
 pub mod session;
+pub mod skill_tar;
+pub mod skills;
 pub mod tasks;
 pub mod tools;
 pub mod trajectories;

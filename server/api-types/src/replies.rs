@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::capture::{Captured, PromptLogprobs};
+use crate::skills::{ShownSkillReply, shown_skills};
 use hone_inference::{Ended, Language};
 
 /// Token counts.
@@ -82,6 +83,9 @@ pub struct HoneNote {
     /// The memories that its prompt shows; for `GET /v1/memories`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memories: Vec<String>,
+    /// The skills that its prompt shows; for `GET /v1/skills`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<ShownSkillReply>,
     /// What its person has to decide, until they have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub question: Option<&'static str>,
@@ -112,6 +116,7 @@ impl HoneNote {
             reason: reason.map(Reason::as_str),
             explanation: reason.map(Reason::explain),
             memories: ids_of(&ended.memories),
+            skills: shown_skills(&ended.skills),
             question: ended.asks_consent.then_some(LEARN_DESPITE),
             others: Vec::new(),
         }

@@ -54,7 +54,7 @@ impl FileContent {
         }
     }
 
-    fn bytes(self) -> Result<Vec<u8>, String> {
+    pub(crate) fn bytes(self) -> Result<Vec<u8>, String> {
         match self {
             Self::Text(text) => Ok(text.into_bytes()),
             Self::Bytes { base64 } => STANDARD.decode(base64).map_err(|error| error.to_string()),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use hone_collect::{Input, Spool};
 use hone_domain::{AdapterImporter, Policies};
-use hone_ledger::{Jobs, Ledger, Memories, Personal, Versions};
+use hone_ledger::{Jobs, Ledger, Memories, Personal, Skills, Versions};
 use hone_runtime::{Clock, Ids, Latest, Notification, Outbox, StatusRegistry};
 use tokio::sync::Semaphore;
 
@@ -48,6 +48,8 @@ pub struct Http {
     pub personal: Arc<dyn Personal>,
     /// What people said once; the same ledger.
     pub memories: Arc<dyn Memories>,
+    /// Their skills; the same ledger.
+    pub skills: Arc<dyn Skills>,
     /// Tasks, rollouts and jobs; the same ledger.
     pub jobs: Arc<dyn Jobs>,
     /// Wakes who works on them, or why nobody does in this process.

@@ -672,7 +672,11 @@ fn jails() -> Arc<hone_rollouts::Jails> {
 }
 
 async fn remembered_of(ledger: &Arc<SqliteLedger>) -> Arc<SharedMemories> {
-    Arc::new(SharedMemories::load(ledger.clone()).await.unwrap())
+    Arc::new(
+        SharedMemories::load(ledger.clone(), ledger.clone())
+            .await
+            .unwrap(),
+    )
 }
 
 fn job_of(
@@ -734,6 +738,7 @@ impl Stage {
             collect,
             personal: ledger.clone(),
             memories: ledger.clone(),
+            skills: ledger.clone(),
             jobs: ledger.clone(),
             rollouts: Ok(queue(1, Overflow::DropOldest).0),
             jails: jails(),

@@ -53,6 +53,9 @@ enum Command {
     /// Look at published versions of a running server, roll back, pin, compare.
     #[command(subcommand)]
     Versions(manage::VersionsCommand),
+    /// Skills that answers of a running server are shown: folders with a SKILL.md.
+    #[command(subcommand)]
+    Skill(manage::SkillCommand),
     /// Tasks that agents try.
     #[command(subcommand)]
     Tasks(manage::TasksCommand),
@@ -199,6 +202,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Health(args)) => health::health(&args),
         Some(Command::Export(command)) => upkeep::export(&command),
         Some(Command::Import(command)) => manage::import(command),
+        Some(Command::Skill(command)) => manage::skill(command),
         Some(Command::Tasks(command)) => manage::tasks(command),
         Some(Command::Rollout(command)) => manage::rollout(command),
         Some(Command::Completions { shell }) => put(&completions(shell), &mut io::stdout()),

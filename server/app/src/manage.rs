@@ -1,9 +1,10 @@
-//! `hone versions`, `hone import`, `hone tasks` and `hone rollout`: looks at and decides about what a running server has.
+//! `hone versions`, `hone import`, `hone skill`, `hone tasks` and `hone rollout`: looks at and decides about what a running server has.
 
 mod call;
 mod import;
 mod mine;
 mod rollouts;
+mod skills;
 mod tasks;
 mod text;
 
@@ -20,6 +21,7 @@ use text::{hold, list, one, pairs, refusals, scopes};
 pub(crate) use call::client;
 pub(crate) use import::{ImportCommand, import};
 pub(crate) use rollouts::{RolloutCommand, rollout};
+pub(crate) use skills::{SkillCommand, skill};
 pub(crate) use tasks::{TasksCommand, tasks};
 
 /// What to do with versions.

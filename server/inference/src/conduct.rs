@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hone_domain::{
     Ask, Collect, Completion, Delta, End, Millis, OutputFormat, OutputParser, Part, PendingTurn,
-    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, ShownMemory, StopReason,
-    Token, TokenDelta, Transcript, Turn, TurnId,
+    PolicyVersion, Predicted, Reason, Receipt, ServeError, SessionId, ShownMemory, ShownSkill,
+    StopReason, Token, TokenDelta, Transcript, Turn, TurnId,
 };
 use hone_serve::Answer;
 use tokio::sync::{mpsc, oneshot};
@@ -78,6 +78,8 @@ pub struct Ended {
     pub session: SessionId,
     /// The memories that its prompt shows.
     pub memories: Vec<ShownMemory>,
+    /// The skills that its prompt shows.
+    pub skills: Vec<ShownSkill>,
     /// Whether its person is asked if it is to be learned from although its client says `store: false`.
     pub asks_consent: bool,
 }
@@ -375,6 +377,7 @@ async fn finish(
             turn: job.ask.turn,
             session: job.ask.context.session,
             memories: job.ask.context.admission.memory.shown.clone(),
+            skills: job.ask.context.admission.memory.skills.clone(),
             asks_consent: asks_consent(inference, &job.ask, receipt),
         }),
     };
@@ -491,6 +494,7 @@ fn remember(
         completion: hone_domain::Message::text(hone_domain::Role::Assistant, text),
         parent: ask.context.parent,
         memories: ask.context.admission.memory.shown.clone(),
+        skills: ask.context.admission.memory.skills.clone(),
         kind: ask.kind,
         delivered: stop != StopReason::Cancelled,
         continued: false,

@@ -28,6 +28,7 @@ mod request;
 mod score;
 mod shape;
 mod shown;
+mod skills;
 mod takes;
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 //! message what has become new or relevant. Earlier messages change only where a memory was paused, edited or forgotten.
 //! The messages on record are the client's own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_domain::{MemoryUse, Message, Role, ShownMemory, memory_block};
-use hone_memory::{Budget, Config, Known, Remembered, SharedMemories};
+use hone_memory::{Budget, Config, Known, KnownSkills, Remembered, SharedMemories};
 use hone_runtime::{Notification, Outbox};
 
 /// What the service has of memory.
@@ -35,15 +36,15 @@ impl Shown {
     pub(super) fn without(self) -> Self {
         Self {
             memory: MemoryUse {
-                shown: Vec::new(),
-                ..self.memory
+                mode: self.memory.mode,
+                ..MemoryUse::default()
             },
             blocks: Vec::new(),
         }
     }
 }
 
-/// Memories before the text of one message.
+/// Memories and skills before the text of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     /// The message, counted from 0.
@@ -111,18 +112,25 @@ fn placed(at: usize, found: &[&Remembered]) -> Vec<ShownMemory> {
     found.map(|one| ShownMemory { id: one.id, at }).collect()
 }
 
-/// The blocks that show them.
-pub(super) fn blocks(known: &Known, shown: &[ShownMemory]) -> Vec<Block> {
-    let same_place = shown.chunk_by(|a, b| a.at == b.at);
-    let block = |shown: &[ShownMemory]| {
-        let texts = shown.iter().filter_map(|one| known.get(one.id));
-        let text = memory_block(texts.map(|one| &*one.text))?;
-        Some(Block {
-            at: shown[0].at,
-            text,
-        })
+/// The blocks that show them: memories, then skills.
+pub(super) fn blocks(known: &Known, skills: &KnownSkills, shown: &MemoryUse) -> Vec<Block> {
+    let mut texts: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for one in &shown.shown {
+        if let Some(memory) = known.get(one.id) {
+            let of = texts.entry(one.at).or_default();
+            of.push(memory.text.to_string());
+        }
+    }
+    for one in &shown.skills {
+        if let Some(text) = super::skills::text_of(skills, one) {
+            texts.entry(one.at).or_default().push(text);
+        }
+    }
+    let block = |(at, texts): (usize, Vec<String>)| {
+        let text = memory_block(texts.iter().map(String::as_str))?;
+        Some(Block { at, text })
     };
-    same_place.filter_map(block).collect()
+    texts.into_iter().filter_map(block).collect()
 }
 
 /// The messages with blocks before their text; none if there is no user message. Memories are the user's own words, so
@@ -209,14 +217,18 @@ mod tests {
         let first = talk(&["What does a dog eat?"]);
         let start = shown(&first, None, 29);
         assert_eq!(start, [at(1, 0), at(2, 0)]);
-        assert_eq!(
-            blocks(&known, &start),
-            [block(0, "my dog is Rex\nshort please")]
-        );
+        let blocks = |shown: &[ShownMemory]| {
+            let memory = MemoryUse {
+                shown: shown.to_vec(),
+                ..MemoryUse::default()
+            };
+            super::blocks(&known, &KnownSkills::default(), &memory)
+        };
+        assert_eq!(blocks(&start), [block(0, "my dog is Rex\nshort please")]);
         let second = talk(&["What does a dog eat?", "Meat.", "And a cat?"]);
         let later = shown(&second, Some(&start), 60);
         assert_eq!(later, [at(1, 0), at(2, 0), at(3, 2)]);
-        assert_eq!(blocks(&known, &later).len(), 2);
+        assert_eq!(blocks(&later).len(), 2);
         // Sent again, and with nothing left of the budget.
         assert_eq!(shown(&second, Some(&later), 60), later);
         assert_eq!(shown(&second, Some(&start), 29), start);

@@ -1,11 +1,12 @@
-//! Which memories a request is shown, and its prompt with them.
+//! Which memories and skills a request is shown, and its prompt with them.
 
-use hone_domain::{Binding, MemoryMode, MemoryUse};
+use hone_domain::{Binding, MemoryMode, MemoryUse, ShownMemory};
+use hone_memory::Budget;
 use hone_runtime::Notification;
 
-use super::InferenceService;
 use super::memory::{Shown, blocks, chosen};
 use super::request::{PromptSource, Request};
+use super::{InferenceService, skills};
 
 impl InferenceService {
     /// What a bound request is shown.
@@ -15,12 +16,38 @@ impl InferenceService {
             return Shown::default();
         }
         let known = self.memory.shared.of(&request.scope);
+        let skills = self.memory.shared.skills_of(&request.scope);
         let tokens = |text: &str| self.language.encode(text, false).len();
-        let (before, most) = (binding.memories.as_deref(), self.memory.config.tokens_max);
-        let shown = chosen(&known, &request.messages, before, most, &tokens);
+        let earlier = binding.shown.as_deref();
+        let before = earlier.map(|shown| &shown.memories[..]);
+        let most = self.memory.config.tokens_max;
+        let mut shown = chosen(&known, &request.messages, before, most, &tokens);
+        let places = self.backend.capabilities().max_positions;
+        let budget = Budget {
+            left: self.memory.config.skill_tokens_max.min(places / 4),
+            tokens: &tokens,
+        };
+        let offered = skills::chosen(
+            &skills,
+            &request.messages,
+            earlier.map(|shown| &shown.skills[..]),
+            budget,
+        );
+        // What a skill quotes is not shown twice; what a conversation was shown stays where it is.
+        let is_old = |one: &ShownMemory| before.is_some_and(|all| all.contains(one));
+        let is_quoted = |one: &ShownMemory| {
+            let memory = known.get(one.id);
+            memory.is_some_and(|memory| skills::says(&skills, &offered, &memory.text))
+        };
+        shown.retain(|one| is_old(one) || !is_quoted(one));
+        let memory = MemoryUse {
+            mode,
+            shown,
+            skills: offered,
+        };
         Shown {
-            blocks: blocks(&known, &shown),
-            memory: MemoryUse { mode, shown },
+            blocks: blocks(&known, &skills, &memory),
+            memory,
         }
     }
 

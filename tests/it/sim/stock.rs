@@ -72,7 +72,7 @@ fn turn(number: usize, moment: &mut Moment<'_>) -> Turn {
         next_state: NextState::default(),
         transcript: None,
         recorded: Vec::new(),
-        memories: None,
+        shown: None,
         retry_of: None,
     };
     let scope = Scope::of(owner, None);

@@ -427,6 +427,7 @@ fn pending(turn: &Turn) -> PendingTurn {
         completion: turn.completion_message(),
         parent: turn.parent,
         memories: turn.admission.memory.shown.clone(),
+        skills: turn.admission.memory.skills.clone(),
         kind: turn.kind,
         delivered: true,
         continued: false,

@@ -73,9 +73,10 @@ export interface KeptMessage extends Omit<Message, 'tool_calls'> {
 export type Fate = Reply<'FateReply'>
 export type Feedback = Reply<'FeedbackView'>
 export type FeedbackReply = Reply<'FeedbackReply'>
-export type HoneNote = Omit<Reply<'HoneNote'>, 'memories' | 'question' | 'others'> & {
+export type HoneNote = Omit<Reply<'HoneNote'>, 'memories' | 'skills' | 'question' | 'others'> & {
   /** Absent where the prompt shows none. */
   memories?: string[]
+  skills?: ShownSkill[]
 }
 export type SessionRow = Reply<'SessionReply'>
 export type SessionTurn = Closer<'SessionTurnReply', { messages: KeptMessage[]; tool_calls: ToolCall[] }>
@@ -270,6 +271,15 @@ export interface MemoryModes {
 
 export type Memories = List<Memory> & MemoryModes
 export type MemoriesImported = Reply<'MemoriesImported'>
+
+// === Skills ===
+
+export type Skill = Closer<'SkillReply', { state: 'active' | 'paused' | 'quarantined'; origin: 'imported' | 'written' | 'corrections' }>
+export type SkillDetail = Reply<'SkillDetailReply'>
+export type SkillVersion = Reply<'SkillVersionReply'>
+export type Skills = List<Skill> & MemoryModes
+/** A skill that an answer was shown. */
+export type ShownSkill = Reply<'ShownSkillReply'>
 
 // === Tasks and rollouts ===
 

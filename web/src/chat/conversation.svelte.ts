@@ -4,7 +4,7 @@
  */
 
 import { ApiError, explain } from '../api/client'
-import type { Fate, Feedback, HoneNote, KeptMessage, Message, ToolCall } from '../api/types'
+import type { Fate, Feedback, HoneNote, KeptMessage, Message, ShownSkill, ToolCall } from '../api/types'
 import { setting } from '../memory/setting.svelte'
 import { complete } from './complete'
 import { refreshFate } from './fates'
@@ -33,6 +33,8 @@ export class TurnNode {
   feedback = $state<Feedback | null>(null)
   /** The memories that its prompt showed; null while nobody knows. */
   memories = $state.raw<string[] | null>(null)
+  /** The skills that its prompt showed. */
+  skills = $state.raw<ShownSkill[]>([])
   /** How often the server did not know it. */
   misses = $state(0)
   startedMs: number
@@ -258,6 +260,7 @@ export class Conversation {
         node.note = note
         if (note) node.version = note.policy_version
         if (note) node.memories = note.memories ?? []
+        if (note) node.skills = note.skills ?? []
       },
     }
   }

@@ -39,6 +39,7 @@ export async function refreshFate(node: TurnNode): Promise<boolean> {
     if (node.state === 'stopped') takeRest(node, turn)
     node.feedback = ownFeedback(turn.feedback) ?? node.feedback
     node.memories = turn.memories
+    node.skills = turn.skills ?? []
     return false
   } catch (error) {
     if (!(error instanceof ApiError) || error.status !== 404) return false

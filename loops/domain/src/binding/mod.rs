@@ -22,11 +22,11 @@ pub use habits::{Habits, Look};
 use trail::Hash;
 pub use trail::Trail;
 pub use types::{
-    BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Transcript,
+    BindHow, BindRequest, Binding, Continued, PendingTurn, SessionIndexConfig, Shown, Transcript,
 };
 
 use crate::output::ParsedOutput;
-use crate::{Message, Millis, NextState, Role, Scope, SessionId, ShownMemory, TurnId, TurnKind};
+use crate::{Message, Millis, NextState, Role, Scope, SessionId, TurnId, TurnKind};
 
 /// Answers of housekeeping turns that are remembered per session.
 const SIDE_MAX: usize = 16;
@@ -49,7 +49,7 @@ struct Known {
     continued_with: Option<Hash>,
     /// Its place among the turns with transcripts.
     number: u64,
-    memories: Arc<[ShownMemory]>,
+    shown: Arc<Shown>,
     transcript: Option<Transcript>,
     /// The completion as sampled, where clients send it back in another form.
     sampled: Option<Arc<str>>,
@@ -261,7 +261,7 @@ impl SessionIndex {
             is_telling: turn.completion.content.len() >= TELLING_BYTES,
             continued_with: turn.continued.then_some([0; 32]),
             number: self.recorded,
-            memories: turn.memories.as_slice().into(),
+            shown: Arc::new(Shown::by(turn)),
             sampled: transcript.as_ref().and_then(|_| sampled(&turn.completion)),
             transcript,
         };
@@ -375,7 +375,7 @@ impl SessionIndex {
         let parent = session.turns.iter().find(|k| Some(k.turn) == known.parent);
         let transcript = parent.and_then(|parent| parent.transcript.clone());
         // Its prompt is the same again.
-        let memories = Some(known.memories.clone());
+        let shown = Some(known.shown.clone());
         self.forget_turn(&known);
         self.touch(id, request.now_ms);
         let how = match request.session_key {
@@ -385,7 +385,7 @@ impl SessionIndex {
         Some(Binding {
             parent: known.parent,
             transcript,
-            memories,
+            shown,
             retry_of: Some(turn),
             ..Binding::without_parent(id, how)
         })
@@ -519,7 +519,7 @@ impl SessionIndex {
         };
         let last = self.sessions.get(&session).and_then(|s| s.turns.last());
         Binding {
-            memories: last.map(|known| known.memories.clone()),
+            shown: last.map(|known| known.shown.clone()),
             ..Binding::without_parent(session, how)
         }
     }
@@ -544,7 +544,7 @@ impl SessionIndex {
             return binding;
         };
         binding.transcript = known.transcript.clone();
-        binding.memories = Some(known.memories.clone());
+        binding.shown = Some(known.shown.clone());
         if request.kind == TurnKind::Side {
             return binding;
         }

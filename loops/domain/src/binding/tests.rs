@@ -105,6 +105,7 @@ impl World {
             completion: Message::text(Role::Assistant, answer),
             parent: binding.parent,
             memories: Vec::new(),
+            skills: Vec::new(),
             kind: self.kind_of(&messages(texts)),
             delivered: true,
             continued: false,

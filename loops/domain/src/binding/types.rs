@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Message, Millis, NextState, Scope, SessionId, ShownMemory, Token, TurnId, TurnKind};
+use crate::{
+    Message, Millis, NextState, Scope, SessionId, ShownMemory, ShownSkill, Token, TurnId, TurnKind,
+};
 
 /// Bounds of the index.
 #[derive(Clone, Copy, Debug)]
@@ -112,8 +114,8 @@ pub struct Binding {
     /// back in another form (calls apart, reasoning left out): their places, and the texts as
     /// they were sampled.
     pub recorded: Vec<(usize, Arc<str>)>,
-    /// The memories that the turn it continues was shown; none where it begins a conversation.
-    pub memories: Option<Arc<[ShownMemory]>>,
+    /// What the turn it continues was shown; none where it begins a conversation.
+    pub shown: Option<Arc<Shown>>,
     /// The turn whose answer never arrived and that this request repeats; it is answered again
     /// under the same id.
     pub retry_of: Option<TurnId>,
@@ -128,8 +130,26 @@ impl Binding {
             next_state: NextState::default(),
             transcript: None,
             recorded: Vec::new(),
-            memories: None,
+            shown: None,
             retry_of: None,
+        }
+    }
+}
+
+/// What the prompt of a turn holds beside the client's messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Memories.
+    pub memories: Vec<ShownMemory>,
+    /// Skills.
+    pub skills: Vec<ShownSkill>,
+}
+
+impl Shown {
+    pub(super) fn by(turn: &PendingTurn) -> Self {
+        Self {
+            memories: turn.memories.clone(),
+            skills: turn.skills.clone(),
         }
     }
 }
@@ -155,6 +175,8 @@ pub struct PendingTurn {
     pub parent: Option<TurnId>,
     /// The memories that its prompt holds.
     pub memories: Vec<ShownMemory>,
+    /// The skills that its prompt holds.
+    pub skills: Vec<ShownSkill>,
     /// Main or side; nothing continues a side turn.
     pub kind: TurnKind,
     /// Whether the client was there for its end.

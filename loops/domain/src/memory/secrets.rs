@@ -77,8 +77,7 @@ impl Secret {
         if has_card(text) {
             return Some(Self::Card);
         }
-        let cut = |c: char| c.is_whitespace() || "\"'`,;()=:".contains(c);
-        if text.split(cut).any(is_key) {
+        if text.split(is_between).any(is_key) {
             return Some(Self::ApiKey);
         }
         let lower = text.to_lowercase();
@@ -86,6 +85,21 @@ impl Secret {
             .iter()
             .any(|word| lower.contains(word))
             .then_some(Self::Password)
+    }
+
+    /// What a text holds that can be nothing but a secret: a key with the beginning of a known service, a payment card, or a
+    /// block with a private key. [`Secret::find`] also tells what only may be one.
+    pub fn find_sure(text: &str) -> Option<Self> {
+        if text.contains("-----BEGIN") && text.contains("PRIVATE KEY") {
+            return Some(Self::PrivateKey);
+        }
+        if has_card(text) {
+            return Some(Self::Card);
+        }
+        let is_begun = |word: &str| KEY_BEGINS.iter().any(|begin| word.starts_with(begin));
+        let mut words = text.split(is_between);
+        let has_key = words.any(|word| is_begun(word) && is_key(word));
+        has_key.then_some(Self::ApiKey)
     }
 
     /// The counted name.
@@ -98,7 +112,7 @@ impl Secret {
         }
     }
 
-    pub(super) fn what(self) -> &'static str {
+    pub(crate) fn what(self) -> &'static str {
         match self {
             Self::ApiKey => "an API key",
             Self::Password => "a password",
@@ -106,6 +120,11 @@ impl Secret {
             Self::PrivateKey => "a private key",
         }
     }
+}
+
+/// Whether a character stands between words that may be keys.
+fn is_between(c: char) -> bool {
+    c.is_whitespace() || "\"'`,;()=:".contains(c)
 }
 
 fn is_key(word: &str) -> bool {

@@ -46,6 +46,10 @@ static FILES: &[(&str, &str)] = &[
         "0033_progress",
         include_str!("../../../../migrations/postgres/0033_progress.sql"),
     ),
+    (
+        "0034_skills",
+        include_str!("../../../../migrations/postgres/0034_skills.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -67,6 +67,11 @@ async fn postgresql_passes_the_suite_of_progress() {
 }
 
 #[tokio::test]
+async fn postgresql_passes_the_suite_of_skills() {
+    suite::skills(async || open().await).await;
+}
+
+#[tokio::test]
 async fn postgresql_passes_the_suite_of_jobs() {
     suite::jobs(async || open().await).await;
 }

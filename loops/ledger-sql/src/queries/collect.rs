@@ -222,6 +222,7 @@ struct NewTurn<'a> {
     metadata: Option<Vec<u8>>,
     checks: Option<Vec<u8>>,
     shown: Vec<u8>,
+    skills: Option<Vec<u8>>,
 }
 
 impl<'a> NewTurn<'a> {
@@ -230,12 +231,15 @@ impl<'a> NewTurn<'a> {
         let (metadata, checks) = (&admission.metadata, &admission.checks);
         let metadata = (!metadata.is_empty()).then(|| serde_json::to_vec(metadata));
         let checks = (!checks.is_empty()).then(|| serde_json::to_vec(checks));
+        let skills = &admission.memory.skills;
+        let skills = (!skills.is_empty()).then(|| serde_json::to_vec(skills));
         Ok(Self {
             encoded,
             reason,
             metadata: metadata.transpose()?,
             checks: checks.transpose()?,
             shown: serde_json::to_vec(&admission.memory.shown)?,
+            skills: skills.transpose()?,
         })
     }
 }
@@ -291,6 +295,7 @@ async fn store_turns(
                 .bind(&row.encoded.turn.id.0.as_bytes()[..])
                 .bind(mode(row).as_str())
                 .bind(&row.shown)
+                .bind(row.skills.as_deref())
         })
         .await?;
     let memory = with_memories

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use hone_domain::{
     MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, Millis, Scope,
-    ShownMemory, TurnId, folded,
+    ShownMemory, ShownSkill, TurnId, folded,
 };
 use hone_ledger::{
     Added, Extraction, LedgerError, MEMORY_CONSUMER, Memories, MemoryChange, MemoryCounts,
@@ -13,7 +13,7 @@ use sqlx::AssertSqlSafe;
 
 use super::texts::{limit, named, some_text, text, text_bytes, unsigned};
 use super::unreadable::readable;
-use super::{Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows, unread};
+use super::{Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows, skill_writes, unread};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 
 /// The columns of [`memory_row`].
@@ -116,12 +116,13 @@ fn memory_row(row: &Row) -> Result<MemoryRow, Fault> {
     })
 }
 
-const UNREAD: &str = "select unread.turn_number, turns.id, scopes.name as scope, mode,
-        is_new, revision, history_number
+const UNREAD: &str = "select unread.turn_number, turns.id, sessions.id as session_id,
+        scopes.name as scope, mode, is_new, revision, history_number
     from unread
     join turn_memories on turn_memories.turn_number = unread.turn_number
     join turns on turns.number = unread.turn_number
     join scopes on scopes.number = turns.scope_number
+    join sessions on sessions.number = turns.session_number
     left join turn_payloads on turn_payloads.turn_number = turns.number
     where unread.consumer = 'memory'
     order by unread.turn_number limit $1";
@@ -164,6 +165,7 @@ async fn unread_turn(connection: &mut Connection<'_>, row: &Row) -> Result<Unrea
     };
     Ok(UnreadTurn {
         turn: rows::turn_id(row.try_get("id")?)?,
+        session: rows::session_id(row.try_get("session_id")?)?,
         scope: rows::scope(row.try_get("scope")?)?,
         mode,
         said,
@@ -230,23 +232,40 @@ async fn store_extraction(
             Added::Full => counts.full += 1,
         }
     }
+    if let Some(correction) = extraction.correction.as_ref().filter(|_| read.verdict) {
+        skill_writes::note(connection, scope, correction).await?;
+        if let Some(skill) = &extraction.skill
+            && skill_writes::draft(connection, &whose, skill, now_ms).await?
+        {
+            counts.skills += 1;
+        }
+    }
     Ok(counts)
 }
 
 /// Counts that a turn was shown what it was shown.
 async fn count_uses(connection: &mut Connection<'_>, turn: i64) -> Result<(), Fault> {
-    let shown: Option<Vec<u8>> =
-        db::query_scalar("select shown from turn_memories where turn_number = $1")
+    let shown: Option<(Vec<u8>, Option<Vec<u8>>)> =
+        db::query_as("select shown, skills from turn_memories where turn_number = $1")
             .bind(turn)
             .fetch_optional(&mut *connection)
             .await?;
-    let Some(shown) = shown else { return Ok(()) };
+    let Some((shown, skills)) = shown else {
+        return Ok(());
+    };
     let shown: Vec<ShownMemory> = serde_json::from_slice(&shown)?;
     for ShownMemory { id, .. } in shown {
         db::query("update memories set uses = uses + 1 where id = $1")
             .bind(&id.0.as_bytes()[..])
             .execute(&mut *connection)
             .await?;
+    }
+    if let Some(skills) = skills {
+        skill_writes::count(
+            connection,
+            &serde_json::from_slice::<Vec<ShownSkill>>(&skills)?,
+        )
+        .await?;
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! What other writes leave for memories: which turns were shown some, and what goes with a turn or a person.
 
+use super::skill_writes;
 use crate::db::{self, Connection, Fault};
 
 /// Writes down what a turn did with memories.
 pub(super) const STORE_USE: &str = "
-    insert into turn_memories (turn_number, mode, shown)
-    values ((select number from turns where id = $1), $2, $3)";
+    insert into turn_memories (turn_number, mode, shown, skills)
+    values ((select number from turns where id = $1), $2, $3, $4)";
 
 /// Removes everything of a scope, and what could still become a memory.
 pub(super) async fn drop_all(connection: &mut Connection<'_>, scope: i64) -> Result<(), Fault> {
@@ -19,7 +20,7 @@ pub(super) async fn drop_all(connection: &mut Connection<'_>, scope: i64) -> Res
             .execute(&mut *connection)
             .await?;
     }
-    Ok(())
+    skill_writes::drop_all(connection, scope).await
 }
 
 /// Removes what was made of the turns that a wish names.
@@ -42,5 +43,5 @@ pub(super) async fn drop_of_turns(
             .execute(&mut *connection)
             .await?;
     }
-    Ok(())
+    skill_writes::drop_of_turns(connection, forget).await
 }

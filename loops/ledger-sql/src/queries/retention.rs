@@ -64,8 +64,8 @@ pub(crate) fn push_old(query: &mut Builder, before: &EndedBefore, held_out_kept:
 }
 
 /// What keeps the rows of a session, beside a turn of it that stays: a version learned from it, so that an erasure finds
-/// the version; a memory came of it, likewise; or a check of it counts. The session's number goes between the parts.
-const NEEDED: [&str; 4] = [
+/// the version; a memory or a skill came of it, likewise; or a check of it counts. The session's number goes between the parts.
+const NEEDED: [&str; 6] = [
     "exists (
          select 1 from turns
          join transitions on transitions.turn_number = turns.number
@@ -73,6 +73,12 @@ const NEEDED: [&str; 4] = [
          where turns.session_number = ",
     ") or exists (
          select 1 from turns join memories on memories.turn_id = turns.id
+         where turns.session_number = ",
+    ") or exists (
+         select 1 from turns join skill_turns on skill_turns.turn_id = turns.id
+         where turns.session_number = ",
+    ") or exists (
+         select 1 from turns join corrections on corrections.turn_id = turns.id
          where turns.session_number = ",
     ") or exists (
          select 1 from turns

@@ -3,8 +3,8 @@
 use hone_domain::{
     Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
     JobId, MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId,
-    RolloutId, Scope, SessionId, ShownMemory, Stage, TaskId, TaskSetId, Transition, TransitionId,
-    Turn, TurnId, Usage, Verdict, VerdictId, VersionSpan, Vote,
+    RolloutId, Scope, SessionId, ShownMemory, ShownSkill, SkillId, Stage, TaskId, TaskSetId,
+    Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, VersionSpan, Vote,
 };
 
 use super::chains;
@@ -36,6 +36,7 @@ id_from! {
     batch_id -> BatchId;
     forget_id -> ForgetId;
     memory_id -> MemoryId;
+    skill_id -> SkillId;
     job_id -> JobId;
     task_id -> TaskId;
     task_set_id -> TaskSetId;
@@ -87,7 +88,7 @@ const TURN: &str =
             raw_logprobs, kept, experts, stop, completion_text, sampling, spans, digest,
             arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
             stage, reason, trained_version, holdback, source, trace,
-            metadata, checks, mode, shown, extent, version
+            metadata, checks, mode, shown, skills, extent, version
      from turns
      join turn_payloads on turn_payloads.turn_number = turns.number
      join sessions on sessions.number = turns.session_number
@@ -194,7 +195,16 @@ fn memory_use(row: &Row) -> Result<MemoryUse, Fault> {
     Ok(MemoryUse {
         mode: named(mode)?,
         shown: memories(row)?,
+        skills: skills(row)?,
     })
+}
+
+/// The skills that a turn was shown.
+pub(crate) fn skills(row: &Row) -> Result<Vec<ShownSkill>, Fault> {
+    match row.try_get::<Option<&[u8]>, _>("skills")? {
+        Some(shown) => Ok(serde_json::from_slice(shown)?),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// The memories that a turn was shown.

@@ -49,7 +49,7 @@ pub(crate) async fn open_turns(
 /// Waiting turns without their tokens, which are most of what is stored of a turn.
 const WAITING: &str = "select turns.number, turns.id, group_id, sessions.id as session_id, session_key, parent_id,
             turns.owner, scopes.name as scope, kind, history_number, completion_text,
-            checks is not null as is_checked, finished_ms, turn_payloads.turn_number as payload, shown, exists (
+            checks is not null as is_checked, finished_ms, turn_payloads.turn_number as payload, shown, skills, exists (
                 select 1 from feedback
                 where feedback.turn_id = turns.id and feedback.owner = turns.owner
             ) as has_feedback
@@ -173,6 +173,7 @@ fn waiting_turn(
         completion: Message::text(Role::Assistant, text(row.try_get("completion_text")?)?),
         parent: optional("parent_id")?.map(rows::turn_id).transpose()?,
         memories: rows::memories(row)?,
+        skills: rows::skills(row)?,
         kind: named(row.try_get("kind")?)?,
         // What was cut off does not wait, and whatever follows ends the waiting.
         delivered: true,

@@ -46,6 +46,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0031_task_contents"
     "0032_changes"
     "0033_progress"
+    "0034_skills"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -62,6 +62,12 @@ async fn sqlite_passes_the_suite_of_memories() {
 }
 
 #[tokio::test]
+async fn sqlite_passes_the_suite_of_skills() {
+    let folders = Folders::default();
+    suite::skills(async || folders.open().await).await;
+}
+
+#[tokio::test]
 async fn sqlite_passes_the_suite_of_versions() {
     let folders = Folders::default();
     suite::versions::run(async || folders.open().await).await;

@@ -332,6 +332,7 @@ pub(super) async fn a_page_has_what_a_start_needs(world: &World) {
             completion: turn.completion_message(),
             parent: turn.parent,
             memories: turn.admission.memory.shown.clone(),
+            skills: turn.admission.memory.skills.clone(),
             kind: turn.kind,
             delivered: true,
             continued: false,

@@ -58,7 +58,11 @@ fn turn(world: &World, mode: MemoryMode, shown: &[MemoryId]) -> Turn {
         .iter()
         .map(|id| ShownMemory { id: *id, at: 0 })
         .collect();
-    turn.admission.memory = MemoryUse { mode, shown };
+    turn.admission.memory = MemoryUse {
+        mode,
+        shown,
+        skills: Vec::new(),
+    };
     turn
 }
 
@@ -70,6 +74,8 @@ fn extraction(turn: &Turn, memories: Vec<NewMemory>) -> Extraction {
             revision: None,
         },
         memories,
+        correction: None,
+        skill: None,
     }
 }
 
@@ -303,6 +309,8 @@ pub(super) async fn a_verdict_is_read_once(world: &World, _: &dyn Personal, kept
             revision: Some(judged.revision),
         },
         memories: vec![new(world, "not so long")],
+        correction: None,
+        skill: None,
     };
     assert_eq!(
         kept.store_extraction(&extraction, NOW)

@@ -19,6 +19,7 @@ mod progress;
 mod random;
 mod reading;
 mod rewards;
+mod skills;
 mod storage;
 mod task_sets;
 mod teams;
@@ -30,7 +31,7 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Answers, Changes, Jobs, Ledger, Memories, Personal, Progress, Storage, Versions};
+use crate::{Answers, Changes, Jobs, Ledger, Memories, Personal, Progress, Skills, Storage, Versions};
 pub use people::people;
 pub use random::random;
 pub use world::World;
@@ -132,6 +133,29 @@ pub async fn progress<L: Ledger + Personal + Memories + Progress + 'static>(
         an_erasure_leaves_nothing_to_read,
         a_withdrawn_verdict_is_not_read,
         consumers_are_enrolled_and_removed,
+    }
+}
+
+/// Runs every case of [`Skills`]; `make` returns an empty ledger each time.
+pub async fn skills<L>(make: impl AsyncFn() -> Arc<L>)
+where
+    L: Ledger + Personal + Memories + Skills + Changes + 'static,
+{
+    macro_rules! skill_cases {
+        ($($case:ident,)*) => {$(
+            let kept = skills::Kept::new(make().await);
+            Box::pin(skills::$case(&kept)).await;
+            kept.end(concat!("skills::", stringify!($case))).await;
+        )*};
+    }
+    skill_cases! {
+        versions_stay_what_they_were,
+        a_scope_sees_its_own,
+        what_was_found_is_shown_after_a_release,
+        a_scope_has_so_many,
+        a_turn_counts_what_it_was_shown,
+        corrections_that_repeat_become_a_skill,
+        erasure_and_consent_remove_them,
     }
 }
 

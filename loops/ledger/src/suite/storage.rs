@@ -223,6 +223,7 @@ pub(super) async fn what_waits_or_is_compared_on_stays_whole(case: &Case) {
     unread.admission.memory = MemoryUse {
         mode: MemoryMode::Full,
         shown: Vec::new(),
+        skills: Vec::new(),
     };
     world.record(&unread).await;
     world

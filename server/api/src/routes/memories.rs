@@ -106,7 +106,11 @@ async fn current(http: &Http, scope: &Scope) -> Result<Vec<Memory>, ApiError> {
 }
 
 /// What a main turn of the caller does with memories where its request does not say, and the most that it may do.
-fn modes(http: &Http, context: &RequestContext, scope: &Scope) -> (MemoryMode, MemoryMode) {
+pub(super) fn modes(
+    http: &Http,
+    context: &RequestContext,
+    scope: &Scope,
+) -> (MemoryMode, MemoryMode) {
     let (learning, is_shared) = allowed(http, context, scope);
     let most = MemoryMode::Full.allowed(learning, TurnKind::Main, is_shared);
     let inference = http.inference.as_ref();
@@ -317,7 +321,11 @@ fn allowed(http: &Http, context: &RequestContext, scope: &Scope) -> (Learning, b
 }
 
 /// Whether anything may be kept of a scope, and whether it is one person's.
-fn may_keep(http: &Http, context: &RequestContext, scope: &Scope) -> Result<(), ApiError> {
+pub(super) fn may_keep(
+    http: &Http,
+    context: &RequestContext,
+    scope: &Scope,
+) -> Result<(), ApiError> {
     let (learning, is_shared) = allowed(http, context, scope);
     if is_shared {
         return Err(ApiError::Forbidden {

@@ -24,6 +24,7 @@ mod register;
 pub mod responses;
 pub mod rollouts;
 pub mod sessions;
+pub mod skills;
 pub mod storage;
 pub mod stored_responses;
 mod talk;
@@ -96,6 +97,25 @@ fn learning(routes: Routes) -> Routes {
             own,
             routes!(memories::change_memory, memories::forget_memory),
         )
+        .add(
+            own,
+            routes!(
+                skills::list_skills,
+                skills::add_skill,
+                skills::forget_skills
+            ),
+        )
+        .add(
+            own,
+            routes!(
+                skills::get_skill,
+                skills::change_skill,
+                skills::forget_skill
+            ),
+        )
+        .add(own, routes!(skills::list_versions))
+        .add(own, routes!(skills::restore_version))
+        .add(own, routes!(skills::export_skill))
         .add(feedback, routes!(mcp::mcp))
         .add(own, routes!(learning::forget))
         .add(own, routes!(learning::get_forget))

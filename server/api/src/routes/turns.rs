@@ -19,6 +19,7 @@ use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::replies::ids_of;
+use hone_api_types::skills::{ShownSkillReply, shown_skills};
 
 /// What became of a turn.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -188,6 +189,8 @@ pub struct TurnReply {
     pub feedback: Vec<FeedbackView>,
     /// The memories that its prompt shows.
     pub memories: Vec<String>,
+    /// The skills that its prompt shows.
+    pub skills: Vec<ShownSkillReply>,
     /// What the client attached, for itself.
     pub metadata: BTreeMap<String, String>,
     /// The distributed trace it belongs to, in 32 hexadecimal digits.
@@ -246,6 +249,7 @@ impl TurnReply {
             }),
             feedback: view.feedback.into_iter().map(FeedbackView::of).collect(),
             memories: ids_of(&turn.admission.memory.shown),
+            skills: shown_skills(&turn.admission.memory.skills),
             metadata: turn.admission.metadata,
             trace_id,
         }

@@ -137,6 +137,11 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("PATCH", "/v1/memories/{id}", Some("memory.change")),
     ("DELETE", "/v1/memories/{id}", Some("memory.forget")),
     ("DELETE", "/v1/memories", Some("memory.forget")),
+    ("POST", "/v1/skills", Some("skill.add")),
+    ("PATCH", "/v1/skills/{id}", Some("skill.change")),
+    ("POST", "/v1/skills/{id}/restore", Some("skill.restore")),
+    ("DELETE", "/v1/skills/{id}", Some("skill.forget")),
+    ("DELETE", "/v1/skills", Some("skill.forget")),
     ("POST", "/v1/task-sets", Some("task_set.add")),
     ("POST", "/v1/task-sets/{id}/tasks", Some("task_set.extend")),
     ("DELETE", "/v1/task-sets/{id}", Some("task_set.remove")),
@@ -345,6 +350,24 @@ impl Walk {
         self.step(("DELETE", all, all), by, Value::Null).await;
     }
 
+    async fn skills(&mut self, by: &[(&str, &str)]) {
+        let (all, one) = ("/v1/skills", "/v1/skills/{id}");
+        let text = "---\nname: report\ndescription: Writes reports.\n---\nSum up.";
+        let body = json!({"files": {"SKILL.md": text}});
+        let made = self.step(("POST", all, all), by, body).await.json();
+        assert_eq!(made["state"], "active");
+        let path = format!("{all}/{}", made["id"].as_str().unwrap());
+        let paused = json!({"paused": true});
+        let changed = self.step(("PATCH", one, &path), by, paused).await;
+        assert_eq!(changed.json()["state"], "paused");
+        let restore = format!("{path}/restore");
+        let version = json!({"version": 1});
+        self.step(("POST", "/v1/skills/{id}/restore", &restore), by, version)
+            .await;
+        self.step(("DELETE", one, &path), by, Value::Null).await;
+        self.step(("DELETE", all, all), by, Value::Null).await;
+    }
+
     async fn tasks(&mut self, by: &[(&str, &str)]) {
         let (sets, orders) = ("/v1/task-sets", "/v1/rollouts");
         let task = json!({"name": "a", "instruction": "Do it.", "tests": {"test.sh": "exit 1"}, "held_out": false});
@@ -370,6 +393,7 @@ impl Walk {
         self.step(("PUT", "/v1/consent", "/v1/consent"), &by, learning)
             .await;
         self.memories(&by).await;
+        self.skills(&by).await;
         self.tasks(&[("authorization", ADMIN_KEY)]).await;
         let ledger = self.stage.http.ledger.clone();
         let mut turn = World::new(ledger.clone()).turn();

@@ -63,7 +63,14 @@ async fn a_handshake_tells_the_tools_and_what_they_are_for() {
     let names: Vec<_> = tools.iter().map(|t| t["name"].as_str().unwrap()).collect();
     assert_eq!(
         names,
-        ["memory_search", "memory_note", "memory_forget", "feedback"]
+        [
+            "memory_search",
+            "memory_note",
+            "memory_forget",
+            "skill_search",
+            "skill_load",
+            "feedback"
+        ]
     );
     for tool in tools {
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
@@ -213,4 +220,65 @@ async fn an_agent_searches_and_its_keeper_notes() {
         json!([]),
         "{result}"
     );
+}
+
+#[tokio::test]
+async fn skills_are_found_and_loaded_a_file_at_a_time_and_uses_are_counted() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let key = key(&stage, "work").await;
+    let text = "---\nname: weekly-report\ndescription: Writes the weekly report.\n---\nSum up.\n";
+    let files = json!({"SKILL.md": text, "references/a.md": "# A", "b.bin": {"base64": "AP8="}});
+    let body = json!({ "files": files }).to_string();
+    let made = stage.post("/v1/skills", &body);
+    assert_eq!(
+        made.await.json()["state"],
+        "quarantined",
+        "a file is no text"
+    );
+    let search = json!({"query": "the weekly report of my team"});
+    let found = call(&stage, &key, "skill_search", search.clone()).await;
+    assert_eq!(found["structuredContent"]["skills"], json!([]), "{found}");
+    let refused = call(
+        &stage,
+        &key,
+        "skill_load",
+        json!({"skill": "weekly-report"}),
+    )
+    .await;
+    assert_eq!(refused["isError"], true);
+    assert!(refused.to_string().contains("quarantined"), "{refused}");
+    let headers = [("content-type", "application/json")];
+    let release = request("PATCH", "/v1/skills/weekly-report", &headers);
+    let release = release.body(Body::from(r#"{"released": true}"#)).unwrap();
+    assert_eq!(read(stage.send(release).await).await.status, 200);
+    let found = call(&stage, &key, "skill_search", search.clone()).await;
+    let found = &found["structuredContent"]["skills"][0];
+    assert_eq!(found["name"], "weekly-report");
+    assert_eq!(found["description"], "Writes the weekly report.");
+    assert_eq!(found["text"], Value::Null);
+    let load = async |arguments: Value| call(&stage, &key, "skill_load", arguments).await;
+    let whole = load(json!({"skill": "weekly-report"})).await["structuredContent"].clone();
+    assert_eq!(
+        (&whole["content"], &whole["version"]),
+        (&json!("Sum up."), &json!(1))
+    );
+    assert_eq!(whole["files"], json!(["b.bin", "references/a.md"]));
+    let file = load(json!({"skill": found["id"], "file": "references/a.md"})).await;
+    assert_eq!(file["structuredContent"]["content"], "# A", "{file}");
+    let bytes = load(json!({"skill": "weekly-report", "file": "b.bin"})).await;
+    assert_eq!(bytes["structuredContent"]["content"]["base64"], "AP8=");
+    for arguments in [
+        json!({"skill": "weekly-report", "file": "../x"}),
+        json!({"skill": "other"}),
+        json!({"skill": "weekly-report", "user": "other"}),
+        json!({}),
+    ] {
+        let refused = load(arguments).await;
+        assert_eq!(refused["isError"], true, "{refused}");
+    }
+    let other = json!({"query": "weekly report", "user": "other"});
+    let other = call(&stage, &key, "skill_search", other).await;
+    assert_eq!(other["structuredContent"]["skills"], json!([]));
+    let counted = stage.get("/v1/skills/weekly-report").await.json();
+    assert_eq!(json!([counted["uses"], counted["listed"]]), json!([1, 0]));
 }

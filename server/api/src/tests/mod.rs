@@ -27,6 +27,7 @@ mod rewards;
 mod rights;
 mod rollouts;
 mod sessions;
+mod skills;
 mod tools;
 mod trajectories;
 mod trials;

@@ -264,6 +264,7 @@ fn http_of(
         ledger: resources.ledger.clone(),
         personal: resources.personal.clone(),
         memories: resources.memories.clone(),
+        skills: resources.skills.clone(),
         jobs: resources.jobs.clone(),
         rollouts: Err("it is starting".to_owned()),
         jails: resources.jails.clone(),

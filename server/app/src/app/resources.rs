@@ -7,8 +7,8 @@ use hone_blobs::FsBlobs;
 use hone_collect::{Carry, SharedIndex, Spool};
 use hone_domain::{BlobError, BlobKey, Blobs, Consents, Loop, Policies, SessionIndex};
 use hone_ledger::{
-    Answers, Changes, Jobs, LateTurns, Ledger, LedgerError, Memories, People, Personal, Storage,
-    Versions,
+    Answers, Changes, Jobs, LateTurns, Ledger, LedgerError, Memories, People, Personal, Skills,
+    Storage, Versions,
 };
 use hone_ledger_sql::StoredLedger;
 use hone_memory::SharedMemories;
@@ -37,6 +37,7 @@ pub(super) struct Resources {
     pub(super) personal: Arc<dyn Personal>,
     /// The same ledger, as memory sees it.
     pub(super) memories: Arc<dyn Memories>,
+    pub(super) skills: Arc<dyn Skills>,
     /// The same ledger, as rollouts see it.
     pub(super) jobs: Arc<dyn Jobs>,
     /// The jails that agents work in.
@@ -223,7 +224,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
     let lessons = lessons_of(&config.train);
     let consents = Consents::from_stored(decided);
     let rules = Rules::new(config.learning.clone(), lessons, consents);
-    let remembered = SharedMemories::load(ledger.clone()).await;
+    let remembered = SharedMemories::load(ledger.clone(), ledger.clone()).await;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let store: Arc<dyn People> = ledger.clone();
     let outbound = Arc::new(Outbound::new(&config.outbound)?);
@@ -249,6 +250,7 @@ pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
         answers: ledger.clone(),
         storage: ledger.clone(),
         memories: ledger.clone(),
+        skills: ledger.clone(),
         jobs: ledger.clone(),
         jails: Arc::new(Jails::new(config.tools.clone())),
         remembered: Arc::new(remembered.map_err(|e| e.to_string())?),

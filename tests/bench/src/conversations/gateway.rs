@@ -208,6 +208,7 @@ impl Gateway {
             completion: answer.into_iter().next().expect("an answer"),
             parent: binding.parent,
             memories: Vec::new(),
+            skills: Vec::new(),
             kind,
             delivered: !sent.cut,
             continued: false,

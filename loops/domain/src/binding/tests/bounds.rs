@@ -18,6 +18,7 @@ fn the_index_stays_within_its_bounds() {
             completion: Message::text(Role::Assistant, format!("answer {i}")),
             parent: None,
             memories: Vec::new(),
+            skills: Vec::new(),
             kind: TurnKind::Main,
             delivered: true,
             continued: false,
