@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use hone_domain::{BlobKey, Digest};
 use hone_ledger::{
-    Answers, Changes, Jobs, Ledger, LedgerError, Memories, People, Personal, Progress, Skills, Storage,
-    Versions,
+    Answers, Changes, Jobs, Ledger, LedgerError, Memories, People, Personal, Progress, Skills,
+    Storage, Versions,
 };
 
 use crate::queries::{Held as _, Store, versions};
@@ -15,7 +15,17 @@ use crate::{PostgresConfig, PostgresLedger, SqlLedger, SqliteConfig, SqliteLedge
 /// A ledger in a database, whichever it is.
 #[async_trait]
 pub trait StoredLedger:
-    Ledger + People + Personal + Versions + Answers + Memories + Progress + Skills + Jobs + Storage + Changes
+    Ledger
+    + People
+    + Personal
+    + Versions
+    + Answers
+    + Memories
+    + Progress
+    + Skills
+    + Jobs
+    + Storage
+    + Changes
 {
     /// Where the adapters lie that a version of this ledger may still be served from, with the content
     /// hash that each was published with.

@@ -13,7 +13,9 @@ use sqlx::AssertSqlSafe;
 
 use super::texts::{limit, named, some_text, text, text_bytes, unsigned};
 use super::unreadable::readable;
-use super::{Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows, skill_writes, unread};
+use super::{
+    Held as _, SqlLedger, Store, Tries, chains, consent, policies, rows, skill_writes, unread,
+};
 use crate::db::{self, Connection, Fault, Row, corrupt};
 
 /// The columns of [`memory_row`].

@@ -31,7 +31,9 @@ mod world;
 
 use std::sync::Arc;
 
-use crate::{Answers, Changes, Jobs, Ledger, Memories, Personal, Progress, Skills, Storage, Versions};
+use crate::{
+    Answers, Changes, Jobs, Ledger, Memories, Personal, Progress, Skills, Storage, Versions,
+};
 pub use people::people;
 pub use random::random;
 pub use world::World;
