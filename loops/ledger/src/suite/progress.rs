@@ -141,6 +141,7 @@ pub(super) async fn a_revised_verdict_is_read_again(case: &Case) {
     turn.admission.memory = MemoryUse {
         mode: MemoryMode::Full,
         shown: Vec::new(),
+        skills: Vec::new(),
     };
     world.answered(&turn).await;
     case.read_all("one").await;

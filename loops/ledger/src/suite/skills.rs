@@ -9,8 +9,8 @@ use hone_domain::{
 use super::personal::{begin, remove_all, wish};
 use super::world::{ALL, NOW, World, assert_conflict};
 use crate::{
-    Changes, Extraction, ForgetWhat, Ledger, Memories, NewSkill, Personal, PutSkill, SkillChange,
-    SkillKey, Skills, SkillsFull, Topic, Window,
+    Changes, Extraction, ForgetWhat, Ledger, Memories, NewSkill, Personal, PutSkill, Read,
+    SkillChange, SkillKey, Skills, SkillsFull, Topic, Window,
 };
 
 /// A ledger with all that the cases look at.
@@ -127,9 +127,13 @@ impl<L: Ledger + Personal + Memories + Skills + Changes + 'static> Kept<L> {
         let unread = self.ledger.unread(ALL).await.expect("read");
         let unread = unread.iter().find(|one| one.turn == correction.turn);
         let extraction = Extraction {
-            turn: correction.turn,
-            said: true,
-            judged: unread.and_then(|one| one.judged.as_ref()).map(|one| one.id),
+            read: Read {
+                turn: correction.turn,
+                is_new: true,
+                revision: unread
+                    .and_then(|one| one.judged.as_ref())
+                    .map(|one| one.revision),
+            },
             memories: Vec::new(),
             correction: Some(correction.clone()),
             skill,
@@ -365,9 +369,11 @@ where
     let open = kept.ledger.open_page(ALL, None, ALL).await.expect("read");
     assert_eq!(open.turns[0].turn.skills, turn.admission.memory.skills);
     let extraction = Extraction {
-        turn: turn.id,
-        said: true,
-        judged: None,
+        read: Read {
+            turn: turn.id,
+            is_new: true,
+            revision: None,
+        },
         memories: Vec::new(),
         correction: None,
         skill: None,
@@ -478,9 +484,11 @@ where
         .expect("unread");
     assert_eq!(unread.session, last.session);
     let extraction = Extraction {
-        turn: last.id,
-        said: true,
-        judged: unread.judged.as_ref().map(|one| one.id),
+        read: Read {
+            turn: last.id,
+            is_new: true,
+            revision: unread.judged.as_ref().map(|one| one.revision),
+        },
         memories: Vec::new(),
         correction: Some(third),
         skill: Some(stale),

@@ -561,6 +561,8 @@ pub(super) async fn memory_is_waited_for_and_nobody_else(case: &Case) {
     let read = Extraction {
         read: Read::from(&unread[0]),
         memories: Vec::new(),
+        correction: None,
+        skill: None,
     };
     let kept = case.memories.store_extraction(&read, NOW).await;
     kept.expect("kept");
