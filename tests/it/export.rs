@@ -227,7 +227,7 @@ fn rewards(lines: &[Value]) -> Vec<(Value, Value)> {
 }
 
 async fn judged(app: &TestApp, turn: &Value, score: f64) -> Value {
-    let said = json!({"turn_id": turn, "score": score, "client_id": "hand"});
+    let said = json!({"turn_id": turn, "score": score, "id": "hand"});
     app.post("/v1/feedback", said).await.unwrap();
     let path = format!("/v1/turns/{}", turn.as_str().unwrap());
     let judged = app.until(&path, |turn| turn["verdict"]["score"] == score);
@@ -235,23 +235,34 @@ async fn judged(app: &TestApp, turn: &Value, score: f64) -> Value {
     json!(score)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_for_a_name_has_what_is_new_to_it() {
-    let (_guard, data) = temporary().unwrap();
-    let changes = [("train.batch_turns_min", 16.into())];
-    let app = TestApp::start(&data, &changes).await.unwrap();
-    let at = data.display().to_string();
-    let mut first = ask("What is the capital of France?", 1);
-    first["session_id"] = "run".into();
-    let reply = app.chat(first.clone()).await.unwrap();
-    let one = reply["hone"]["turn_id"].clone();
-    let mut second = first.clone();
+/// Two turns of one session: their names, and the session's.
+async fn talk(app: &TestApp) -> [Value; 3] {
+    let mut asked = ask("What is the capital of France?", 1);
+    asked["session_id"] = "run".into();
+    let reply = app.chat(asked.clone()).await.unwrap();
     let more = [
         reply["choices"][0]["message"].clone(),
         json!({"role": "user", "content": "And of Italy?"}),
     ];
-    second["messages"].as_array_mut().unwrap().extend(more);
-    let two = app.chat(second).await.unwrap()["hone"]["turn_id"].clone();
+    asked["messages"].as_array_mut().unwrap().extend(more);
+    let next = app.chat(asked).await.unwrap();
+    [
+        &reply["hone"]["turn_id"],
+        &next["hone"]["turn_id"],
+        &reply["hone"]["session_id"],
+    ]
+    .map(Value::clone)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_for_a_name_has_what_is_new_to_it() {
+    let (_guard, data) = temporary().unwrap();
+    // What was learned from is not judged again.
+    let waits = ["train.batch_wait_ms", "train.explicit_wait_ms"];
+    let changes = waits.map(|key| (key, 600_000.into()));
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let at = data.display().to_string();
+    let [one, two, session] = talk(&app).await;
     let good = judged(&app, &one, 1.0).await;
     let steps = ["--format", "tokens", "--new-for", "steps"];
     let chats = ["--new-for", "chats"];
@@ -272,34 +283,35 @@ async fn an_export_for_a_name_has_what_is_new_to_it() {
     assert_eq!(new_for(&at, &chats).unwrap(), [Value::Null; 0]);
     let good = judged(&app, &two, 0.5).await;
     assert_eq!(rewards(&new_for(&at, &chats).unwrap()), [(two, good)]);
+    names_are_kept_and_removed(&at);
+    // What its people take back is given to nobody.
+    app.post("/v1/forget", json!({"session_id": session}))
+        .await
+        .unwrap();
+    let late = new_for(&at, &["--new-for", "late"]).unwrap();
+    assert_eq!(late, [Value::Null; 0]);
+    app.stop().await.unwrap();
+}
 
-    // A name keeps what it asked for; another one begins with everything.
-    let refused = new_for(&at, &["--new-for", "chats", "--owner", "ann"]).unwrap_err();
+/// A name keeps what it asked for; another one begins with everything.
+fn names_are_kept_and_removed(at: &str) {
+    let refused = new_for(at, &["--new-for", "chats", "--owner", "ann"]).unwrap_err();
     assert!(refused.contains("choose another name"), "{refused}");
-    let lines = new_for(&at, &["--new-for", "anns", "--owner", "ann"]).unwrap();
+    let lines = new_for(at, &["--new-for", "anns", "--owner", "ann"]).unwrap();
     assert_eq!(lines, [Value::Null; 0]);
-    let list = || {
-        let ended = run(program(&["export", "consumers", "--json", "--data", &at]));
-        json_lines(&ended.out).remove(0)["data"].clone()
-    };
-    let names: Vec<_> = list()
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|one| {
-            (
-                one["name"].clone(),
-                one["read_count"].clone(),
-                one["unread"].clone(),
-            )
-        })
-        .collect();
-    let row = |name, read, unread| (json!(name), json!(read), json!(unread));
+    let ended = run(program(&["export", "consumers", "--json", "--data", at]));
+    let listed = json_lines(&ended.out).remove(0)["data"].clone();
+    let listed = listed.as_array().unwrap().iter();
+    let rows = listed.map(|one| json!([one["name"], one["read_count"], one["unread"]]));
     assert_eq!(
-        names,
-        [row("anns", 2, 0), row("chats", 4, 0), row("steps", 3, 1)]
+        rows.collect::<Vec<_>>(),
+        [
+            json!(["anns", 2, 0]),
+            json!(["chats", 4, 0]),
+            json!(["steps", 3, 1])
+        ]
     );
-    let table = run(program(&["export", "consumers", "--data", &at])).out;
+    let table = run(program(&["export", "consumers", "--data", at])).out;
     assert!(table.contains("steps  tokens"), "{table}");
     let remove = || {
         run(program(&[
@@ -308,20 +320,11 @@ async fn an_export_for_a_name_has_what_is_new_to_it() {
             "--remove",
             "steps",
             "--data",
-            &at,
+            at,
         ]))
     };
     assert_eq!(remove().code, Some(0));
     assert!(remove().sentence().contains("there is no consumer steps"));
-    assert_eq!(new_for(&at, &steps).unwrap().len(), 2, "it begins anew");
-    // What its people take back is given to nobody.
-    let session = reply["hone"]["session_id"].clone();
-    app.post("/v1/forget", json!({"session_id": session}))
-        .await
-        .unwrap();
-    assert_eq!(
-        new_for(&at, &["--new-for", "late"]).unwrap(),
-        [Value::Null; 0]
-    );
-    app.stop().await.unwrap();
+    let anew = new_for(at, &["--format", "tokens", "--new-for", "steps"]);
+    assert_eq!(anew.unwrap().len(), 2, "it begins anew");
 }

@@ -472,6 +472,17 @@ async fn store_and_undo(connection: &mut Connection<'_>, feedback: &Feedback) ->
     if store_feedback(connection, feedback).await? {
         early::note(connection, feedback).await?;
     }
+    // Pages that were free before are not restored: words in them would get into the log.
+    for emptied in [
+        "delete from early_feedback
+         where feedback_number = (select number from feedback where id = $1)",
+        "delete from feedback where id = $1",
+    ] {
+        db::query(emptied)
+            .bind(&feedback.id.0.as_bytes()[..])
+            .execute(&mut *connection)
+            .await?;
+    }
     for statement in ["rollback to foreign_feedback", "release foreign_feedback"] {
         db::query(statement).execute(&mut *connection).await?;
     }

@@ -68,7 +68,9 @@ async fn enrol(
     if let Some(before) = enrolled {
         return match before == spec.as_bytes() {
             true => Ok(()),
-            false => Err(conflict(format!("{name} was enrolled for something else"))),
+            false => Err(conflict(
+                "the name was enrolled for something else".to_owned(),
+            )),
         };
     }
     let count: i64 = db::query_scalar("select count(*) from followers")

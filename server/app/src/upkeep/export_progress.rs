@@ -136,9 +136,10 @@ impl Consumer<'_> {
     fn refusal(&self, error: &LedgerError) -> String {
         match error {
             LedgerError::Conflict(why) => format!(
-                "{why}: a name keeps the --format, --owner and --scope that it began with \
+                "nothing is exported for {}: {why}. A name keeps the --format, --owner and --scope that it began with \
                  (`hone export consumers` shows them); use those, choose another name, or remove one \
-                 (`hone export consumers --remove NAME`)"
+                 (`hone export consumers --remove NAME`)",
+                self.name
             ),
             other => other.to_string(),
         }
