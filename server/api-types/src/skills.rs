@@ -54,11 +54,12 @@ pub struct ExportQuery {
     /// A version; the current one if absent.
     pub version: Option<u32>,
     /// `tar` (if absent) or `json`, whose `files` is what `POST /v1/skills` takes.
+    #[param(value_type = Option<String>)]
     pub format: Option<ExportFormat>,
 }
 
 /// How a folder is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExportFormat {
     /// A tar archive.

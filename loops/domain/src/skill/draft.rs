@@ -56,15 +56,13 @@ pub fn drafted(corrections: &[Correction], is_taken: impl Fn(&str) -> bool) -> O
     let said = corrections
         .iter()
         .map(|one| format!("- “{}” ({})\n", one.words, day(one.created_ms)));
-    let turns: Vec<String> = corrections.iter().map(|one| one.turn.prefixed()).collect();
     let manner = manner
         .map(|manner| format!("In short: {manner}.\n\n"))
         .unwrap_or_default();
     let main = format!(
-        "---\nname: {name}\ndescription: \"{}\"\nmetadata:\n  hone-origin: corrections\n  hone-turns: {}\n---\n{manner}Made from these {} \
+        "---\nname: {name}\ndescription: \"{}\"\nmetadata:\n  hone-origin: corrections\n---\n{manner}Made from these {} \
          corrections, in the person's own words:\n\n{}",
         escaped(&description),
-        turns.join(" "),
         number(corrections.len()),
         said.collect::<String>(),
     );
@@ -148,11 +146,7 @@ mod tests {
         let told =
             "How this person wants to be answered. They said so in 3 conversations: “too wordy”";
         assert_eq!(made.header().description, told);
-        let turns = all
-            .iter()
-            .map(|one| one.turn.prefixed())
-            .collect::<Vec<_>>();
-        assert_eq!(made.header().metadata["hone-turns"], turns.join(" "));
+        assert_eq!(made.header().metadata["hone-origin"], "corrections");
         assert_eq!(
             made.body(),
             "In short: keep it short.\n\nMade from these three corrections, in the person's own words:\n\n\

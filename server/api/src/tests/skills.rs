@@ -215,12 +215,12 @@ async fn bad_folders_are_refused_in_words_and_nothing_is_kept() {
     let stage = stage().await;
     let main = |body: &str| format!("---\nname: a\ndescription: b\n---\n{body}");
     let many: serde_json::Map<String, Value> =
-        (0..100_000).map(|n| (n.to_string(), json!(""))).collect();
+        (0..10_000).map(|n| (n.to_string(), json!(""))).collect();
     let bomb = "---\nname: a\ndescription: *a\nx: &a [1, 2]\n---\n";
     for (files, part) in [
         (
-            json!({"SKILL.md": main(&"x".repeat(1 << 20))}),
-            "SKILL.md has 1048610 bytes",
+            json!({"SKILL.md": main(&"x".repeat(300 << 10))}),
+            "bytes, and a file of a skill at most 262144",
         ),
         (Value::Object(many), "at most 64 files"),
         (json!({"SKILL.md": bomb}), "anchors, aliases and tags"),
