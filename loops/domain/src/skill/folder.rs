@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
-use super::frontmatter::{HeaderFault, SkillHeader, read};
-use super::{SKILL_BYTES_MAX, SKILL_FILE_BYTES_MAX, SKILL_FILES_MAX, body_of};
+use super::frontmatter::{HeaderFault, SkillHeader, body_of, read};
+use super::limits::{SKILL_BYTES_MAX, SKILL_FILE_BYTES_MAX, SKILL_FILES_MAX};
 use crate::{Digest, Secret};
 
 /// The file that every skill has.

@@ -5,6 +5,7 @@ mod draft;
 mod folder;
 mod frontmatter;
 mod kinds;
+mod limits;
 mod scan;
 mod shown;
 
@@ -14,29 +15,14 @@ pub use draft::{Correction, drafted, wish_key};
 pub use folder::{SkillFile, SkillFolder, SkillRefusal};
 pub use frontmatter::{SkillHeader, body_of};
 pub use kinds::{SkillOrigin, SkillState};
+pub use limits::{
+    CORRECTIONS_KEPT, CORRECTIONS_MAX, CORRECTIONS_MIN, SKILL_BYTES_MAX, SKILL_FILE_BYTES_MAX,
+    SKILL_FILES_MAX, SKILL_VERSIONS_MAX, SKILLS_BYTES_MAX, SKILLS_MAX,
+};
 pub use scan::{Finding, FindingKind, scan};
 pub use shown::{ShownSkill, skill_text};
 
 use crate::{Digest, Millis, Scope, SkillId, TurnId};
-
-/// Most skills of one scope.
-pub const SKILLS_MAX: usize = 200;
-/// Most versions that are kept of one skill; the oldest that is not the current one makes place.
-pub const SKILL_VERSIONS_MAX: usize = 20;
-/// Most bytes of all versions of all skills of one scope.
-pub const SKILLS_BYTES_MAX: u64 = 32 << 20;
-/// Most files of a skill.
-pub const SKILL_FILES_MAX: usize = 64;
-/// Most bytes of a file.
-pub const SKILL_FILE_BYTES_MAX: usize = 256 << 10;
-/// Most bytes of all files of a skill.
-pub const SKILL_BYTES_MAX: usize = 1 << 20;
-/// Sessions in which a wish was stated that make it a skill.
-pub const CORRECTIONS_MIN: usize = 3;
-/// Most corrections of one wish that are kept; the newest are.
-pub const CORRECTIONS_KEPT: usize = 8;
-/// Most corrections of one scope that are kept.
-pub const CORRECTIONS_MAX: usize = 500;
 
 /// A skill, as its current version has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{SkillFolder, SkillRefusal};
+use super::folder::{SkillFolder, SkillRefusal};
 use crate::Secret;
 
 /// Most findings that are kept.

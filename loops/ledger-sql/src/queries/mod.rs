@@ -63,6 +63,7 @@ pub(crate) mod replay;
 pub(crate) mod retention;
 mod rewards;
 pub(crate) mod rows;
+mod skill_rows;
 mod skill_writes;
 mod skills;
 mod standings;

@@ -7,7 +7,7 @@ use hone_domain::{
 use hone_ledger::{LedgerError, NewSkill, PutSkill, SkillChange, SkillKey, SkillRow, SkillsFull};
 
 use super::texts::{limit, signed, text_bytes};
-use super::{policies, skills};
+use super::{policies, skill_rows};
 use crate::db::{self, Connection, Fault, corrupt};
 
 /// Keeps a version of the skill of its name.
@@ -19,7 +19,7 @@ pub(super) async fn put(
 ) -> Result<PutSkill, Fault> {
     let number = policies::make_scope(connection, scope).await?;
     let key = SkillKey::Name(new.folder.header().name.clone());
-    let before = skills::row_of(connection, scope, &key).await?;
+    let before = skill_rows::row_of(connection, scope, &key).await?;
     if let Some(before) = &before
         && before.skill.current.digest == new.folder.digest()
     {
@@ -40,7 +40,7 @@ pub(super) async fn put(
         .execute(&mut *connection)
         .await?;
     drop_oldest(connection, skill).await?;
-    let after = skills::row_of(connection, scope, &key).await?;
+    let after = skill_rows::row_of(connection, scope, &key).await?;
     let skill = after
         .ok_or_else(|| corrupt("a skill that was just stored"))?
         .skill;
@@ -191,7 +191,7 @@ pub(super) async fn change(
     change: SkillChange,
     now_ms: Millis,
 ) -> Result<Option<Skill>, Fault> {
-    let Some(SkillRow { number, skill }) = skills::row_of(connection, scope, key).await? else {
+    let Some(SkillRow { number, skill }) = skill_rows::row_of(connection, scope, key).await? else {
         return Ok(None);
     };
     let version = change.version.unwrap_or(skill.current.version);
@@ -222,7 +222,7 @@ pub(super) async fn change(
         .bind(number)
         .execute(&mut *connection)
         .await?;
-    let after = skills::row_of(connection, scope, key).await?;
+    let after = skill_rows::row_of(connection, scope, key).await?;
     Ok(after.map(|row| row.skill))
 }
 
@@ -272,7 +272,7 @@ pub(super) async fn forget(
         return Ok(0);
     };
     match key {
-        Some(key) => match skills::row_of(connection, scope, key).await? {
+        Some(key) => match skill_rows::row_of(connection, scope, key).await? {
             Some(row) => drop_skills(connection, &[row.number]).await,
             None => Ok(0),
         },
