@@ -94,7 +94,7 @@ test('a folder is brought, looked at, let in, used, changed, brought back, pause
 test('what is said of three answers is a skill that says so', async () => {
   const page = await open(browser, hone)
   const turns = []
-  for (const words of ['That was far too wordy for me.', 'Das ist mir zu lang.', 'Too long, please keep it short.']) {
+  for (const words of ['Way too verbose, nobody reads that.', 'Das ist mir zu lang.', 'Too long, please keep it short.']) {
     const asked = { model: 'hone-starter', max_tokens: 8, session_id: words, hone: { memory: 'full' } }
     const messages = [{ role: 'user', content: 'What is the capital of France?' }]
     const answer = await hone.call('POST', '/v1/chat/completions', { ...asked, messages })

@@ -110,14 +110,7 @@ async fn a_skill_is_shown_where_it_fits_and_stays_as_it_was_in_its_conversation(
     let list = app.until("/v1/skills", read).await.unwrap();
     assert_eq!(list["data"][0]["uses"], 0, "{list}");
 
-    // Somebody else is not shown them, nor a request that says no.
-    for (field, value) in [("user", json!("bob")), ("hone", json!({"memory": "off"}))] {
-        let mut body = ask(ASKED, 1);
-        body[field] = value;
-        let other = app.chat(body).await.unwrap();
-        assert!(shown(&other).is_empty(), "{field}: {other}");
-        assert_eq!(prompt_tokens(&other), prompt_tokens(&plain), "{field}");
-    }
+    nobody_else_is_shown_them(&app, &plain).await;
 
     // The conversation goes on with the same beginning, also after a restart.
     let talk = vec![
@@ -142,24 +135,40 @@ async fn a_skill_is_shown_where_it_fits_and_stays_as_it_was_in_its_conversation(
     longer.extend([third["choices"][0]["message"].clone(), user("Go on.")]);
     let fourth = say(&app, "first", &longer).await;
     assert_eq!(shown(&fourth)[0], (report.clone(), 2, "body".to_owned()));
+    what_is_taken_back_is_shown_no_more(&app, &report).await;
+    app.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
+}
+
+/// Neither somebody else, nor a request that says no.
+async fn nobody_else_is_shown_them(app: &TestApp, plain: &Value) {
+    for (field, value) in [("user", json!("bob")), ("hone", json!({"memory": "off"}))] {
+        let mut body = ask(ASKED, 1);
+        body[field] = value;
+        let other = app.chat(body).await.unwrap();
+        assert!(shown(&other).is_empty(), "{field}: {other}");
+        assert_eq!(prompt_tokens(&other), prompt_tokens(plain), "{field}");
+    }
+}
+
+/// An older version, a pause, a removal, and everything of a person.
+async fn what_is_taken_back_is_shown_no_more(app: &TestApp, report: &str) {
     app.post("/v1/skills/weekly-report/restore", json!({"version": 1}))
         .await
         .unwrap();
-    assert_eq!(shown(&say(&app, "anew", &[user(ASKED)]).await)[0].1, 1);
-    patch(&app, "weekly-report", json!({"paused": true})).await;
+    assert_eq!(shown(&say(app, "anew", &[user(ASKED)]).await)[0].1, 1);
+    patch(app, "weekly-report", json!({"paused": true})).await;
     assert!(
-        shown(&say(&app, "paused", &[user(ASKED)]).await)
+        shown(&say(app, "paused", &[user(ASKED)]).await)
             .iter()
             .all(|one| one.0 != report)
     );
     app.delete("/v1/skills/release-notes").await.unwrap();
-    assert!(shown(&say(&app, "gone", &[user(ASKED)]).await).is_empty());
+    assert!(shown(&say(app, "gone", &[user(ASKED)]).await).is_empty());
 
     // With everything else of a person, skills go as well.
     app.post("/v1/forget", json!({"all": true})).await.unwrap();
     assert_eq!(app.get("/v1/skills").await.unwrap()["data"], json!([]));
-    app.stop().await.unwrap();
-    assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
 }
 
 /// Says how answers should be, in reply to one of a session of its own.
@@ -181,7 +190,7 @@ async fn what_is_said_of_answers_in_three_sessions_becomes_a_skill() {
     let app = start(&data).await;
     let mut turns = Vec::new();
     for (session, words) in [
-        ("one", "That was far too wordy for me."),
+        ("one", "Way too verbose, nobody reads that."),
         ("two", "Das ist mir zu lang."),
         ("three", "Too long, please keep it short."),
     ] {
@@ -202,7 +211,7 @@ async fn what_is_said_of_answers_in_three_sessions_becomes_a_skill() {
     assert_eq!(skill["turn_ids"], json!(turns));
     let text = app.get("/v1/skills/keep-it-short").await.unwrap()["text"].clone();
     let text = text.as_str().unwrap();
-    for part in ["far too wordy", "zu lang", "three corrections"] {
+    for part in ["too verbose", "zu lang", "three corrections"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     // It is shown with any question, and the memories that it quotes are not shown twice.

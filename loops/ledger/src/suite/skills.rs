@@ -88,7 +88,17 @@ impl<L: Ledger + Personal + Memories + Skills + Changes + 'static> Kept<L> {
 
     /// A correction of a turn of its own, on record.
     async fn corrected(&self, manner: &str, words: &str) -> (Turn, Correction) {
+        self.correction_of(self.world.turn(), manner, words).await
+    }
+
+    /// The same of a turn that begins after everything was forgotten.
+    async fn corrected_later(&self, manner: &str, words: &str) -> (Turn, Correction) {
         let mut turn = self.world.turn();
+        turn.started_ms = NOW + 100;
+        self.correction_of(turn, manner, words).await
+    }
+
+    async fn correction_of(&self, mut turn: Turn, manner: &str, words: &str) -> (Turn, Correction) {
         turn.admission.memory.mode = MemoryMode::Full;
         self.world.answered(&turn).await;
         for claimed in self.world.claim(ALL, NOW).await {
@@ -470,9 +480,9 @@ where
     let state = kept.ledger.wish_state(&scope, "wish:greet me first").await;
     assert!(state.expect("read").corrections.is_empty());
     // A draft of a correction that was forgotten meanwhile brings nothing.
-    let (_, first) = kept.corrected("be polite", "first").await;
-    let (_, second) = kept.corrected("be polite", "second").await;
-    let (last, third) = kept.corrected("be polite", "third").await;
+    let (_, first) = kept.corrected_later("be polite", "first").await;
+    let (_, second) = kept.corrected_later("be polite", "second").await;
+    let (last, third) = kept.corrected_later("be polite", "third").await;
     kept.store(&first).await;
     let mut stale = kept.new_skill("be-polite", "x");
     stale.wish = Some(third.wish.clone());
