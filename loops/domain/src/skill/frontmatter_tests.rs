@@ -79,6 +79,16 @@ fn what_is_not_so_is_named_with_its_line() {
             3,
             "write `key: value`",
         ),
+    ] {
+        let fault = header(lines).expect_err(lines);
+        assert_eq!(fault.line, line, "{lines}: {fault}");
+        assert!(fault.what.contains(part), "{lines}: {fault}");
+    }
+}
+
+#[test]
+fn what_is_more_than_texts_is_named_with_its_line() {
+    for (lines, line, part) in [
         ("  name: a\ndescription: c", 2, "indented"),
         (
             "name: &a x\ndescription: *a",
@@ -121,6 +131,10 @@ fn what_is_not_so_is_named_with_its_line() {
         assert_eq!(fault.line, line, "{lines}: {fault}");
         assert!(fault.what.contains(part), "{lines}: {fault}");
     }
+}
+
+#[test]
+fn a_file_without_a_header_is_refused() {
     for text in [
         "",
         "# no header",
