@@ -91,13 +91,6 @@ impl<L: Ledger + Personal + Memories + Skills + Changes + 'static> Kept<L> {
         self.correction_of(self.world.turn(), manner, words).await
     }
 
-    /// The same of a turn that begins after everything was forgotten.
-    async fn corrected_later(&self, manner: &str, words: &str) -> (Turn, Correction) {
-        let mut turn = self.world.turn();
-        turn.started_ms = NOW + 100;
-        self.correction_of(turn, manner, words).await
-    }
-
     async fn correction_of(&self, mut turn: Turn, manner: &str, words: &str) -> (Turn, Correction) {
         turn.admission.memory.mode = MemoryMode::Full;
         self.world.answered(&turn).await;
@@ -479,43 +472,4 @@ where
     remove_all(&*kept.ledger, everything.id).await;
     let state = kept.ledger.wish_state(&scope, "wish:greet me first").await;
     assert!(state.expect("read").corrections.is_empty());
-    // A draft of a correction that was forgotten meanwhile brings nothing.
-    let (_, first) = kept.corrected_later("be polite", "first").await;
-    let (_, second) = kept.corrected_later("be polite", "second").await;
-    let (last, third) = kept.corrected_later("be polite", "third").await;
-    kept.store(&first).await;
-    let mut stale = kept.new_skill("be-polite", "x");
-    stale.wish = Some(third.wish.clone());
-    stale.turns = vec![first.turn, second.turn, third.turn];
-    let unread = kept.ledger.unread(ALL).await.expect("read");
-    let unread = unread
-        .iter()
-        .find(|one| one.turn == last.id)
-        .expect("unread");
-    assert_eq!(unread.session, last.session);
-    let extraction = Extraction {
-        read: Read {
-            turn: last.id,
-            is_new: true,
-            revision: unread.judged.as_ref().map(|one| one.revision),
-        },
-        memories: Vec::new(),
-        correction: Some(third),
-        skill: Some(stale),
-    };
-    let stored = kept.ledger.store_extraction(&extraction, NOW).await;
-    assert_eq!(stored.expect("stored").skills, 0);
-    kept.added(&kept.new_skill("report", "One.")).await;
-    let off = kept
-        .ledger
-        .set_consent(&scope, Consent::to(Learning::Off), NOW);
-    off.await.expect("stored");
-    assert!(kept.all(&scope).await.is_empty());
-    assert!(
-        kept.ledger
-            .active_skills(None)
-            .await
-            .expect("read")
-            .is_empty()
-    );
 }
