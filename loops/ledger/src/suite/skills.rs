@@ -1,9 +1,9 @@
 //! Cases of skills.
 
 use hone_domain::{
-    CORRECTIONS_KEPT, Consent, Correction, Learning, MemoryMode, MemoryUse, SKILL_VERSIONS_MAX,
-    SKILLS_BYTES_MAX, SKILLS_MAX, Scope, ShownSkill, Signal, Skill, SkillFile, SkillFolder,
-    SkillId, SkillOrigin, SkillState, Turn, drafted, scan,
+    CORRECTIONS_KEPT, Correction, MemoryMode, MemoryUse, SKILL_VERSIONS_MAX, SKILLS_BYTES_MAX,
+    SKILLS_MAX, Scope, ShownSkill, Signal, Skill, SkillFile, SkillFolder, SkillId, SkillOrigin,
+    SkillState, Turn, drafted, scan,
 };
 
 use super::personal::{begin, remove_all, wish};
