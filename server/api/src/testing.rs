@@ -727,7 +727,6 @@ impl Stage {
         let inference = inference_of(fake.clone(), links, how, language);
         let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &inference));
         tokio::spawn(eraser.clone().run(abort.signal()));
-        let replays = Replays::new(config.replay_limits(), ledger.clone());
         let under_way = Latest::new(None);
         let http = Arc::new(Http {
             paired: Arc::default(),
@@ -750,12 +749,12 @@ impl Stage {
             rules,
             storage: storage_of(&ledger, folder.path()),
             versions: ledger.clone(),
-            ledger,
+            ledger: ledger.clone(),
             policies,
             under_way: job_of(&under_way),
             acts: Arc::new(Acts::new(config.connections_max)),
             body_budget: BodyBudget::new(&config),
-            replays: Arc::new(replays),
+            replays: Arc::new(Replays::new(config.replay_limits(), ledger)),
             registry: registry(),
             clock: clock.clone(),
             ids,

@@ -157,7 +157,9 @@ where
         a_scope_has_so_many,
         a_turn_counts_what_it_was_shown,
         corrections_that_repeat_become_a_skill,
-        erasure_and_consent_remove_them,
+        erasure_removes_them,
+        drafts_of_forgotten_corrections_bring_nothing,
+        consent_off_removes_skills,
     }
 }
 

@@ -1,9 +1,9 @@
 //! Cases of skills.
 
 use hone_domain::{
-    CORRECTIONS_KEPT, Correction, MemoryMode, MemoryUse, SKILL_VERSIONS_MAX, SKILLS_BYTES_MAX,
-    SKILLS_MAX, Scope, ShownSkill, Signal, Skill, SkillFile, SkillFolder, SkillId, SkillOrigin,
-    SkillState, Turn, drafted, scan,
+    CORRECTIONS_KEPT, Consent, Correction, Learning, MemoryMode, MemoryUse, SKILL_VERSIONS_MAX,
+    SKILLS_BYTES_MAX, SKILLS_MAX, Scope, ShownSkill, Signal, Skill, SkillFile, SkillFolder,
+    SkillId, SkillOrigin, SkillState, Turn, drafted, scan,
 };
 
 use super::personal::{begin, remove_all, wish};
@@ -453,7 +453,7 @@ where
     turns
 }
 
-pub(super) async fn erasure_and_consent_remove_them<L>(kept: &Kept<L>)
+pub(super) async fn erasure_removes_them<L>(kept: &Kept<L>)
 where
     L: Ledger + Personal + Memories + Skills + Changes + 'static,
 {
@@ -472,4 +472,56 @@ where
     remove_all(&*kept.ledger, everything.id).await;
     let state = kept.ledger.wish_state(&scope, "wish:greet me first").await;
     assert!(state.expect("read").corrections.is_empty());
+}
+
+/// A draft brings nothing once one of its corrections was forgotten.
+pub(super) async fn drafts_of_forgotten_corrections_bring_nothing<L>(kept: &Kept<L>)
+where
+    L: Ledger + Personal + Memories + Skills + Changes + 'static,
+{
+    let (first_turn, first) = kept.corrected("be polite", "first").await;
+    assert_eq!(kept.store(&first).await, 0);
+    let (second_turn, second) = kept.corrected("be polite", "second").await;
+    assert_eq!(kept.store(&second).await, 0);
+    let (last, third) = kept.corrected("be polite", "third").await;
+    let mut stale = kept.new_skill("be-polite", "x");
+    stale.wish = Some(third.wish.clone());
+    stale.turns = vec![first_turn.id, second_turn.id, last.id];
+    let unread = kept.ledger.unread(ALL).await.expect("read");
+    let unread = unread.iter().find(|one| one.turn == last.id);
+    let judged = unread.expect("unread").judged.as_ref();
+    let read = Read {
+        turn: last.id,
+        is_new: true,
+        revision: judged.map(|one| one.revision),
+    };
+    let forgotten = wish(&kept.world, ForgetWhat::Turns(vec![second_turn.id]));
+    begin(&*kept.ledger, &forgotten).await;
+    remove_all(&*kept.ledger, forgotten.id).await;
+    let extraction = Extraction {
+        read,
+        memories: Vec::new(),
+        correction: Some(third),
+        skill: Some(stale),
+    };
+    let stored = kept.ledger.store_extraction(&extraction, NOW).await;
+    assert_eq!(stored.expect("stored").skills, 0);
+    assert!(kept.all(&kept.world.scope()).await.is_empty());
+}
+
+/// Nothing is kept of a person who agrees to no learning.
+pub(super) async fn consent_off_removes_skills<L>(kept: &Kept<L>)
+where
+    L: Ledger + Personal + Memories + Skills + Changes + 'static,
+{
+    let scope = kept.world.scope();
+    made(kept, "keep it short").await;
+    kept.added(&kept.new_skill("report", "One.")).await;
+    assert_eq!(kept.active().await.len(), 2);
+    let off = Consent::to(Learning::Off);
+    let set = kept.ledger.set_consent(&scope, off, NOW).await;
+    set.expect("stored");
+    assert!(kept.all(&scope).await.is_empty());
+    let active = kept.ledger.active_skills(None).await.expect("read");
+    assert!(active.is_empty());
 }
