@@ -315,7 +315,9 @@ impl Train {
         job.gate["reasons"] = reasons.into();
         // The scores were real, whatever became of the candidate.
         scope.memory.history = job.history;
-        if candidate.measured.changed {
+        // Words that the model cannot follow say nothing of how far a step may go.
+        let is_followed = candidate.measured.at_a_loss.is_none() && !candidate.measured.unlearnable;
+        if candidate.measured.changed && is_followed {
             scope.refused(&self.config);
         }
         job.digest = Some(candidate.digest);

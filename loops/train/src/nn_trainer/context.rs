@@ -46,11 +46,11 @@ enum Asked<'a> {
 
 /// What was said to some questions.
 struct Sampled {
-    /// Whole answers that do not loop or repeat the words.
-    whole: Vec<Candidate>,
+    /// Answers that do not loop or repeat the words.
+    usable: Vec<Candidate>,
     /// How often each way was asked.
     counts: Asks,
-    /// The beginnings of answers without guidance, whole or not.
+    /// The beginnings of answers without guidance.
     beginnings: Vec<Beginning>,
 }
 
@@ -99,22 +99,19 @@ impl NnTrainer {
     ) -> Result<(), TrainError> {
         let rewrites = self.rewrites(&found.wishes, control)?;
         let asked = self.questions(job);
-        let newest = found.wishes.len().min(1);
         // The newest wish is told with half of the questions, in every way. What these answers come to says
         // which older wishes it replaced, and which ways the other half is told.
         let half = asked.len().div_ceil(2);
-        let first = tellings(&found.wishes[..newest], &rewrites[..newest]);
-        let ways = all_ways(&first);
-        let part = (&asked[..half], first.as_slice(), ways.as_slice());
-        let Sampled {
-            whole: mut all,
-            counts,
-            beginnings,
-        } = self.sample(learner, job, part, found, control)?;
-        found.at_a_loss = self.at_a_loss(learner, &beginnings, control)?;
-        if found.at_a_loss.is_some() {
+        let first =
+            self.first_answers(learner, job, (&asked[..half], &rewrites), found, control)?;
+        let Some((first, sampled)) = first else {
             return Ok(());
-        }
+        };
+        let Sampled {
+            usable: mut all,
+            counts,
+            ..
+        } = sampled;
         self.drop_replaced(learner, &asked, &all, found, control)?;
         self.gains(learner, &asked, &mut all, found, control)?;
         let still = |wish: &String| found.wishes.contains(wish);
@@ -124,7 +121,7 @@ impl NnTrainer {
         let ways = best_ways(&first, &counts, &all, least, &told);
         job.progress.at(0.5);
         let part = (&asked[half..], told.as_slice(), ways.as_slice());
-        let mut more = self.sample(learner, job, part, found, control)?.whole;
+        let mut more = self.sample(learner, job, part, found, control)?.usable;
         for candidate in &mut more {
             candidate.question += half;
         }
@@ -141,6 +138,50 @@ impl NnTrainer {
             best.clear();
         }
         self.take(learner, best, found, control)
+    }
+
+    /// Answers to the newest wish that the model knows how to follow, and how it was told. Complaints in words
+    /// that say nothing to the model still say that what was asked for before is not done yet, unless they
+    /// oppose it. None where it follows nothing.
+    fn first_answers(
+        &self,
+        learner: &mut Learner,
+        job: &TrainJob,
+        (asked, rewrites): (&[Asked], &[Option<String>]),
+        found: &mut Distilled,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<Option<(Vec<Telling>, Sampled)>, TrainError> {
+        let wishes = found.wishes.clone();
+        for (at, wish) in wishes.iter().enumerate() {
+            let first = tellings(std::slice::from_ref(wish), &rewrites[at..=at]);
+            let ways = all_ways(&first);
+            let sampled = self.sample(learner, job, (asked, &first, &ways), found, control)?;
+            let Some(lost) = self.at_a_loss(learner, &sampled.beginnings, control)? else {
+                let newest = Telling::behind(framed(&wishes[0]));
+                if at > 0 && self.is_opposed(learner, asked, &sampled.usable, &newest, control)? {
+                    break;
+                }
+                found.at_a_loss = None;
+                found.wishes = wishes[at..].to_vec();
+                return Ok(Some((first, sampled)));
+            };
+            found.at_a_loss = found.at_a_loss.or(Some(lost));
+        }
+        Ok(None)
+    }
+
+    /// Whether these words make the answers less likely.
+    fn is_opposed(
+        &self,
+        learner: &mut Learner,
+        asked: &[Asked],
+        all: &[Candidate],
+        words: &Telling,
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<bool, TrainError> {
+        let gains = self.gain_by(learner, asked, all, words, control)?;
+        let gains: Vec<f32> = gains.iter().map(|(gain, _)| *gain).collect();
+        Ok(mean(&gains) < CONFLICT_NATS)
     }
 
     /// The rewrites of the wishes that are still followed.
@@ -304,10 +345,10 @@ impl NnTrainer {
         let counts = ways.iter().map(|way| (*way, count(way))).collect();
         let beginnings = beginnings(&prompts, &questions, &said);
         let told = prompts.iter().zip(questions.iter().copied());
-        let mut left = self.whole_answers(told.zip(said), asked, tellings, found);
+        let mut left = self.usable_answers(told.zip(said), asked, tellings, found);
         self.token_gains(learner, &mut left, control)?;
         Ok(Sampled {
-            whole: left,
+            usable: left,
             counts,
             beginnings,
         })
@@ -349,8 +390,9 @@ impl NnTrainer {
         (prompts, questions)
     }
 
-    /// The answers that end, do not loop and do not repeat the words or the question.
-    fn whole_answers<'a>(
+    /// The answers that do not loop and do not repeat the words or the question. One that was cut off
+    /// is learned as far as it goes, without an end: with whole ones alone every wish would teach brevity.
+    fn usable_answers<'a>(
         &self,
         said: impl Iterator<Item = ((&'a GuidedPrompt, (usize, Way)), Answer)>,
         asked: &[Asked],
@@ -365,9 +407,9 @@ impl NnTrainer {
             .collect();
         let mut left = Vec::new();
         for ((prompt, (question, way)), answer) in said {
-            let Some(end) = answer.end.filter(|_| !answer.tokens.is_empty()) else {
+            if answer.tokens.is_empty() {
                 continue;
-            };
+            }
             let text = words_of(&self.parts.wording.decode(&answer.tokens));
             let own = match &asked[question] {
                 Asked::Own(lesson) => last_question(lesson),
@@ -379,7 +421,7 @@ impl NnTrainer {
                 found.copied += 1;
                 continue;
             }
-            let said = [answer.tokens.as_slice(), &[end]].concat();
+            let said: Vec<Token> = answer.tokens.into_iter().chain(answer.end).collect();
             left.push(Candidate {
                 question,
                 telling: way.telling,
@@ -456,15 +498,8 @@ impl NnTrainer {
         let mut wishes = std::mem::take(&mut found.wishes).into_iter();
         found.wishes.extend(wishes.next());
         for older in wishes {
-            let gains = self.gain_by(
-                learner,
-                asked,
-                all,
-                &Telling::behind(framed(&older)),
-                control,
-            )?;
-            let gains: Vec<f32> = gains.iter().map(|(gain, _)| *gain).collect();
-            match mean(&gains) < CONFLICT_NATS {
+            let words = Telling::behind(framed(&older));
+            match self.is_opposed(learner, asked, all, &words, control)? {
                 true => found.replaced.push(older),
                 false => found.wishes.push(older),
             }
