@@ -45,6 +45,8 @@ pub struct Measured {
     /// Mean length of what the base model answers that reads the person's words; 0 where there are
     /// none.
     pub told_tokens: f32,
+    /// Share of these answers that end as soon as the probes have to; none where there are none.
+    pub told_ended: Option<f32>,
     /// Per held-out turn: its score times the mean log-prob per token, in nats, that its completion
     /// gains under the candidate against the served version.
     pub differences: Vec<f32>,
@@ -284,7 +286,9 @@ fn degeneration(reasons: &mut Vec<String>, config: &GateConfig, m: &Measured) {
     ] {
         // Few probes are answered, and who ends as often as the base model does is not broken.
         let is_sound = candidate.ended_share >= base.ended_share;
-        if !is_sound && candidate.ended_share < reference.ended_share - margin {
+        // Who asks for long answers gets answers that do not end within a probe.
+        let asked = m.told_ended.unwrap_or(reference.ended_share);
+        if !is_sound && candidate.ended_share < reference.ended_share.min(asked) - margin {
             reasons.push(format!(
                 "only {:.0} % of its probe completions come to an end; the {name}'s do in {:.0} %",
                 percent(candidate.ended_share),
@@ -454,6 +458,19 @@ mod tests {
             }
         }
         assert_eq!(refused, Some(5));
+    }
+
+    #[test]
+    fn who_asks_for_long_answers_gets_some_that_a_probe_does_not_see_the_end_of() {
+        let config = Config::for_tests().gate;
+        let mut measured = good();
+        measured.candidate.ended_share = 0.3;
+        assert!(!objections(&config, &measured).is_empty());
+        measured.told_ended = Some(0.2);
+        assert_eq!(objections(&config, &measured), Vec::<String>::new());
+        // Beyond what was asked for it is broken all the same.
+        measured.told_ended = Some(0.9);
+        assert!(!objections(&config, &measured).is_empty());
     }
 
     #[test]

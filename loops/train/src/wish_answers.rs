@@ -16,6 +16,8 @@ pub struct WishAnswers {
     pub gain: f32,
     /// Mean length of the answers to the wishes, in tokens; 0 without any.
     pub tokens_mean: f32,
+    /// Share of these that end as soon as the gate's probes have to; none without any.
+    pub ended_share: Option<f32>,
     /// Set where the model does not know how to do what was asked for.
     pub at_a_loss: Option<AtALoss>,
     /// Answers that do what was asked for and are not learned from.

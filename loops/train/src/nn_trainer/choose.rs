@@ -16,8 +16,10 @@ const STRANGE_NATS: f32 = 0.6;
 const SHORTEST_SHARE: f32 = 0.1;
 /// Share of the answers that are left out because others have more to do with their question.
 const UNRELATED_SHARE: f32 = 0.1;
-/// Of so many questions one is the gate's.
+/// Of so many questions one is the gate's, and one says when the steps go too far.
 const UNSEEN_EVERY: usize = 6;
+const UNSEEN_PLACE: usize = 5;
+const CHECKED_PLACE: usize = 2;
 
 /// An answer with what is known of it.
 pub(super) struct Candidate {
@@ -74,26 +76,44 @@ pub(super) fn fluent(mut all: Vec<Candidate>) -> Vec<Candidate> {
     all
 }
 
-/// Answers to every sixth question are kept for the gate.
-pub(super) fn part_unseen(
-    all: Vec<Candidate>,
-    relevance_min: f32,
-) -> (Vec<UnseenAnswer>, Vec<Candidate>) {
-    let (unseen, all): (Vec<Candidate>, Vec<Candidate>) = all
-        .into_iter()
-        .partition(|candidate| candidate.question % UNSEEN_EVERY == UNSEEN_EVERY - 1);
-    let unseen = unseen
-        .into_iter()
-        .filter(|candidate| candidate.gain > 0.0 && candidate.relevance >= relevance_min);
-    let unseen = unseen.map(|candidate| UnseenAnswer {
-        start: candidate.plain.tokens.len() - candidate.said.len(),
-        wish_tokens: wish_tokens(&candidate.token_gains),
-        tokens: candidate.plain.tokens,
-        // Set where the steps begin.
-        logprob_before: 0.0,
-    });
-    let unseen = unseen.filter(|answer| !answer.wish_tokens.is_empty());
-    (unseen.collect(), all)
+/// Answers by what they are for.
+pub(super) struct Parted {
+    /// Kept for the gate.
+    pub(super) unseen: Vec<UnseenAnswer>,
+    /// Looked at after each step.
+    pub(super) checked: Vec<Candidate>,
+    /// To be learned from.
+    pub(super) others: Vec<Candidate>,
+}
+
+/// Answers to every sixth question are kept for the gate, and those to another sixth are looked at after each step.
+pub(super) fn parted(all: Vec<Candidate>, relevance_min: f32) -> Parted {
+    let place = |candidate: &Candidate| candidate.question % UNSEEN_EVERY;
+    let does = |candidate: &Candidate| {
+        candidate.gain > 0.0
+            && candidate.relevance >= relevance_min
+            && !wish_tokens(&candidate.token_gains).is_empty()
+    };
+    let mut found = Parted {
+        unseen: Vec::new(),
+        checked: Vec::new(),
+        others: Vec::new(),
+    };
+    for candidate in all {
+        match place(&candidate) {
+            UNSEEN_PLACE if does(&candidate) => found.unseen.push(UnseenAnswer {
+                start: candidate.plain.tokens.len() - candidate.said.len(),
+                wish_tokens: wish_tokens(&candidate.token_gains),
+                tokens: candidate.plain.tokens,
+                // Set where the steps begin.
+                logprob_before: 0.0,
+            }),
+            CHECKED_PLACE if does(&candidate) => found.checked.push(candidate),
+            UNSEEN_PLACE | CHECKED_PLACE => {}
+            _ => found.others.push(candidate),
+        }
+    }
+    found
 }
 
 /// The best answer to each question. The shortest fifth is left out, because gain per token

@@ -19,9 +19,9 @@ use hone_nn::{Control, Learner, TrainRow, Under};
 
 use super::answers::{Answer, Answering, answers};
 use super::base_answers::{Beginning, beginnings};
-use super::choose::{Candidate, best, fluent, part_unseen, wish_tokens};
+use super::choose::{Candidate, best, fluent, parted, wish_tokens};
 use super::distilled::ANSWERS_MIN;
-pub(super) use super::distilled::{Distilled, imitated};
+pub(super) use super::distilled::{Distilled, checked, imitated};
 use super::guided::{Guidance, GuidedPrompt, guided_answers};
 use super::lessons::hinted_prompt;
 use super::reference::{is_for_gate, opening};
@@ -130,9 +130,12 @@ impl NnTrainer {
         job.progress.at(0.8);
         let lengths = all.iter().map(|candidate| candidate.said.len());
         found.told_tokens = lengths.sum::<usize>() as f32 / all.len().max(1) as f32;
-        let (unseen, all) = part_unseen(fluent(all), least);
-        found.unseen = unseen;
-        let mut best = best(all, least);
+        let ends = all.iter().filter(|candidate| self.ends(candidate)).count();
+        found.told_ended = (!all.is_empty()).then(|| ends as f32 / all.len() as f32);
+        let parted = parted(fluent(all), least);
+        found.unseen = parted.unseen;
+        found.checked = parted.checked.iter().map(checked).collect();
+        let mut best = best(parted.others, least);
         // From one or two answers the model would learn these and not what they have in common.
         if best.len() < ANSWERS_MIN.min(asked.len() / 2) {
             best.clear();
@@ -182,6 +185,13 @@ impl NnTrainer {
         let gains = self.gain_by(learner, asked, all, words, control)?;
         let gains: Vec<f32> = gains.iter().map(|(gain, _)| *gain).collect();
         Ok(mean(&gains) < CONFLICT_NATS)
+    }
+
+    /// Whether an answer comes to its end where the gate's probes may.
+    fn ends(&self, candidate: &Candidate) -> bool {
+        let last = candidate.said.last();
+        candidate.said.len() <= self.gate.probe_tokens_max
+            && last.is_some_and(|last| self.parts.end_tokens.contains(last))
     }
 
     /// The rewrites of the wishes that are still followed.

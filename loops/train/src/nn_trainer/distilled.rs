@@ -3,6 +3,7 @@
 use hone_domain::Token;
 use hone_nn::{TokenLoss, TrainRow};
 
+use super::choose::{Candidate, wish_tokens};
 use super::wishes::turn_of;
 use crate::gate::AtALoss;
 use crate::trainer::{TrainJob, WishTurns};
@@ -31,10 +32,30 @@ pub(super) struct Distilled {
     pub(super) relevance: f32,
     /// Mean length of what the model answers that reads the words, in tokens.
     pub(super) told_tokens: f32,
+    /// Share of them that end as soon as the gate's probes have to; none without any.
+    pub(super) told_ended: Option<f32>,
     /// How sure the model is of its answers with the words and of its own without, where it is at a loss.
     pub(super) at_a_loss: Option<AtALoss>,
     /// Answers that do what the words ask and are not learned from, for the gate.
     pub(super) unseen: Vec<UnseenAnswer>,
+    /// Such answers that say when the steps go too far.
+    pub(super) checked: Vec<CheckedAnswer>,
+}
+
+/// An answer that is looked at after each step and not learned from.
+#[derive(Clone, Debug)]
+pub(super) struct CheckedAnswer {
+    pub(super) row: TrainRow,
+    /// Which of its loss tokens do what the words ask.
+    pub(super) wish_tokens: Vec<usize>,
+}
+
+/// The answer without the words.
+pub(super) fn checked(candidate: &Candidate) -> CheckedAnswer {
+    CheckedAnswer {
+        row: candidate.plain.clone(),
+        wish_tokens: wish_tokens(&candidate.token_gains),
+    }
 }
 
 impl Distilled {
@@ -45,6 +66,7 @@ impl Distilled {
             kept: self.kept,
             gain: self.gain,
             tokens_mean: self.told_tokens,
+            ended_share: self.told_ended,
             at_a_loss: self.at_a_loss,
             unseen: self.unseen.clone(),
         }

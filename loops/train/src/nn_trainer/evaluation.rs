@@ -78,6 +78,7 @@ impl NnTrainer {
             unlearnable: !wishes.wishes.is_empty() && wishes.kept == 0,
             at_a_loss: wishes.at_a_loss,
             told_tokens: wishes.tokens_mean,
+            told_ended: wishes.ended_share,
             ..measured
         })
     }

@@ -37,6 +37,7 @@ fn answers() -> WishAnswers {
         kept: 3,
         gain: 0.25,
         tokens_mean: 4.0,
+        ended_share: Some(1.0),
         at_a_loss: None,
         unseen: vec![unseen(1), unseen(2)],
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hone_nn::{Control, Learner, LossKind, Mark, StepError, StepReport, TrainRow, Under};
 
+use super::distilled::CheckedAnswer;
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
 use super::{NnTrainer, TrainError, TrainJob, control, mean, stopped, train_row};
@@ -99,11 +100,13 @@ impl NnTrainer {
         batch.go_on(anchored);
         let gate = self.gate_answers(LOOKED_AT, &mut || control() == Control::Stop)?;
         let mut stride = Stride::new(lr);
+        let mut course = Course::new(&taught);
         for step in 1..=self.learner.correction_steps_max {
             known.look(learner, &taught, &mut control)?;
             known.wish = batch.wish;
             job.progress.at(reports.len() as f64 / all.max(1) as f64);
-            if step == self.learner.correction_steps_max {
+            let goes_on = course.look(self, learner, &gate, &mut control)?;
+            if step == self.learner.correction_steps_max || !goes_on {
                 break;
             }
             if known.enough(&self.learner) && self.is_kept(learner, &gate, &mut control)? {
@@ -115,11 +118,13 @@ impl NnTrainer {
             reports.push(batch.step(learner, &mut control)?);
             stride.after(learner, &reports[reports.len() - 1]);
         }
+        course.end(learner);
         Ok(Stepped {
             reports,
             taught,
             known,
             stride,
+            course,
         })
     }
 
@@ -182,12 +187,110 @@ impl Stride {
     }
 }
 
+/// Steps in a row that make answers to other questions no likelier, after which they end.
+const PATIENCE: usize = 2;
+
+/// How the steps of a batch go for answers that nothing is learned from. Once these become no likelier, further
+/// steps teach the other answers by heart, and the weights before them are gone back to.
+struct Course {
+    checked: Vec<CheckedAnswer>,
+    looks: usize,
+    /// The best weights so far, the number of updates that led to them, and what they are worth.
+    best: Option<(Mark, usize, Worth)>,
+    worse: usize,
+}
+
+/// Whether the base model's own answers are kept, and the mean log-prob per token of the checked answers.
+type Worth = (bool, f32);
+
+impl Course {
+    /// A correction is learned until it is known, so its batches have no course.
+    fn new(taught: &Taught) -> Self {
+        let is_free = taught.corrections.is_empty();
+        Self {
+            checked: match is_free {
+                true => taught.distilled.checked.clone(),
+                false => Vec::new(),
+            },
+            looks: 0,
+            best: None,
+            worse: 0,
+        }
+    }
+
+    /// Looks at the weights after an update, and says whether more of them are of use.
+    fn look(
+        &mut self,
+        trainer: &NnTrainer,
+        learner: &mut Learner,
+        gate: &[GenericAnswer],
+        control: &mut dyn FnMut() -> Control,
+    ) -> Result<bool, TrainError> {
+        if self.checked.is_empty() {
+            return Ok(true);
+        }
+        self.looks += 1;
+        let rows: Vec<TrainRow> = self.checked.iter().map(|one| one.row.clone()).collect();
+        let found = trainer.logprobs_under(learner, &rows, Under::Current, control)?;
+        let weight = trainer.learner.context.wish_weight;
+        let logprob = weighted(&found, &self.checked, weight);
+        let worth = (trainer.is_kept(learner, gate, control)?, logprob);
+        let is_better = match &self.best {
+            Some((_, _, (kept, before))) => (worth.0, logprob) > (*kept, *before),
+            None => true,
+        };
+        if is_better {
+            self.best = Some((learner.mark(), self.looks, worth));
+            self.worse = 0;
+        } else {
+            self.worse += 1;
+        }
+        Ok(self.worse < PATIENCE)
+    }
+
+    /// Goes back to the best weights.
+    fn end(&self, learner: &mut Learner) {
+        if let Some((best, at, _)) = &self.best
+            && *at < self.looks
+        {
+            learner.half_way(best, best);
+        }
+    }
+
+    fn best_step(&self) -> usize {
+        self.best.as_ref().map_or(0, |(_, at, _)| *at)
+    }
+
+    fn best_logprob(&self) -> f32 {
+        self.best
+            .as_ref()
+            .map_or(0.0, |(_, _, (_, logprob))| *logprob)
+    }
+}
+
+/// The mean log-prob of these answers' tokens; those that do what the words ask weigh more, as in the loss.
+fn weighted(found: &[Vec<f32>], answers: &[CheckedAnswer], weight: f32) -> f32 {
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for (row, answer) in found.iter().zip(answers) {
+        for (index, logprob) in row.iter().enumerate() {
+            let weight = match answer.wish_tokens.contains(&index) {
+                true => weight,
+                false => 1.0,
+            };
+            sum += weight * logprob;
+            weights += weight;
+        }
+    }
+    sum / weights.max(1.0)
+}
+
 /// What the steps on a batch did.
 pub(super) struct Stepped {
     pub(super) reports: Vec<StepReport>,
     pub(super) taught: Taught,
     known: Known,
     stride: Stride,
+    course: Course,
 }
 
 /// Mean log-prob per token of each correction, before and now, and by how much the rehearsed
@@ -271,6 +374,7 @@ pub(super) fn numbers(stepped: &Stepped) -> BTreeMap<&'static str, f64> {
         taught,
         known,
         stride,
+        course,
     } = stepped;
     let lowest = |of: &[f32]| of.iter().copied().fold(0.0_f32, f32::min);
     let first = &reports[0];
@@ -316,6 +420,9 @@ pub(super) fn numbers(stepped: &Stepped) -> BTreeMap<&'static str, f64> {
         ("answers_sampled", taught.distilled.sampled as f64),
         ("answers_copied", taught.distilled.copied as f64),
         ("answers_kept", taught.distilled.kept as f64),
+        ("answers_checked", taught.distilled.checked.len() as f64),
+        ("checked_logprob", f64::from(course.best_logprob())),
+        ("best_step", course.best_step() as f64),
         ("answers_gain", f64::from(taught.distilled.gain)),
         ("answers_relevance", f64::from(taught.distilled.relevance)),
         ("wish_logprob", f64::from(known.wish.unwrap_or_default())),

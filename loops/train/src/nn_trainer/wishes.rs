@@ -45,9 +45,16 @@ pub(super) fn framed(wish: &str) -> String {
     format!("(How to answer: {wish})")
 }
 
-/// The newest different wishes of a job, the newest first. Its batch is newer than what is replayed,
-/// and that stands with the newest first.
+/// The newest different wishes of a job, the newest first; none where its batch has none, as when somebody only
+/// says thank you. Its batch is newer than what is replayed, and that stands with the newest first.
 pub(super) fn wishes(job: &TrainJob) -> Vec<String> {
+    if !job
+        .lessons
+        .iter()
+        .any(|lesson| words_and_wish(lesson).is_some())
+    {
+        return Vec::new();
+    }
     let lessons = job.lessons.iter().rev().chain(&job.replayed);
     let mut found: Vec<String> = Vec::new();
     for words in lessons.filter_map(words_and_wish) {
