@@ -36,6 +36,8 @@ use crate::trainer::Lesson;
 const REWRITE_TOKENS: usize = 32;
 /// Nats per token below which an older wish opposes the answers to a newer one.
 const CONFLICT_NATS: f32 = -0.02;
+/// Nats per token from which on the answers to an older wish are as the newest words ask.
+const AGREED_NATS: f32 = 0.02;
 
 /// A question to be answered.
 #[derive(Clone)]
@@ -143,9 +145,9 @@ impl NnTrainer {
         self.take(learner, best, found, control)
     }
 
-    /// Answers to the newest wish that the model knows how to follow, and how it was told. Complaints in words
-    /// that say nothing to the model still say that what was asked for before is not done yet, unless they
-    /// oppose it. None where it follows nothing.
+    /// Answers to the newest wish, and how it was told. Where the model does not know how to follow it, an older wish
+    /// takes its place to which the answers are as the newer words ask: these say the same in a way that it
+    /// understands. None where there is no such wish.
     fn first_answers(
         &self,
         learner: &mut Learner,
@@ -161,7 +163,9 @@ impl NnTrainer {
             let sampled = self.sample(learner, job, (asked, &first, &ways), found, control)?;
             let Some(lost) = self.at_a_loss(learner, &sampled.beginnings, control)? else {
                 let newest = Telling::behind(framed(&wishes[0]));
-                if at > 0 && self.is_opposed(learner, asked, &sampled.usable, &newest, control)? {
+                let usable = &sampled.usable;
+                if at > 0 && self.mean_gain(learner, asked, usable, &newest, control)? < AGREED_NATS
+                {
                     break;
                 }
                 found.at_a_loss = None;
@@ -173,18 +177,18 @@ impl NnTrainer {
         Ok(None)
     }
 
-    /// Whether these words make the answers less likely.
-    fn is_opposed(
+    /// By how many nats per token these words make the answers likelier, on average.
+    fn mean_gain(
         &self,
         learner: &mut Learner,
         asked: &[Asked],
         all: &[Candidate],
         words: &Telling,
         control: &mut dyn FnMut() -> Control,
-    ) -> Result<bool, TrainError> {
+    ) -> Result<f32, TrainError> {
         let gains = self.gain_by(learner, asked, all, words, control)?;
         let gains: Vec<f32> = gains.iter().map(|(gain, _)| *gain).collect();
-        Ok(mean(&gains) < CONFLICT_NATS)
+        Ok(mean(&gains))
     }
 
     /// Whether an answer comes to its end where the gate's probes may.
@@ -509,7 +513,7 @@ impl NnTrainer {
         found.wishes.extend(wishes.next());
         for older in wishes {
             let words = Telling::behind(framed(&older));
-            match self.is_opposed(learner, asked, all, &words, control)? {
+            match self.mean_gain(learner, asked, all, &words, control)? < CONFLICT_NATS {
                 true => found.replaced.push(older),
                 false => found.wishes.push(older),
             }

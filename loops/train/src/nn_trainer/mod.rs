@@ -5,6 +5,7 @@ mod answers;
 mod base_answers;
 mod choose;
 mod context;
+mod course;
 mod distilled;
 mod evaluation;
 mod guided;

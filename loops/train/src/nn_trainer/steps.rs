@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hone_nn::{Control, Learner, LossKind, Mark, StepError, StepReport, TrainRow, Under};
 
-use super::distilled::CheckedAnswer;
+use super::course::Course;
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
 use super::{NnTrainer, TrainError, TrainJob, control, mean, stopped, train_row};
@@ -131,7 +131,7 @@ impl NnTrainer {
     /// Whether the current weights give the base model's own answers about as likely as it does. The
     /// first steps of a batch disturb more than they should; further ones, in which the anchors pull,
     /// mend it.
-    fn is_kept(
+    pub(super) fn is_kept(
         &self,
         learner: &mut Learner,
         gate: &[GenericAnswer],
@@ -185,103 +185,6 @@ impl Stride {
             _ => self.best = Some((here, report.loss)),
         }
     }
-}
-
-/// Steps in a row that make answers to other questions no likelier, after which they end.
-const PATIENCE: usize = 2;
-
-/// How the steps of a batch go for answers that nothing is learned from. Once these become no likelier, further
-/// steps teach the other answers by heart, and the weights before them are gone back to.
-struct Course {
-    checked: Vec<CheckedAnswer>,
-    looks: usize,
-    /// The best weights so far, the number of updates that led to them, and what they are worth.
-    best: Option<(Mark, usize, Worth)>,
-    worse: usize,
-}
-
-/// Whether the base model's own answers are kept, and the mean log-prob per token of the checked answers.
-type Worth = (bool, f32);
-
-impl Course {
-    /// A correction is learned until it is known, so its batches have no course.
-    fn new(taught: &Taught) -> Self {
-        let is_free = taught.corrections.is_empty();
-        Self {
-            checked: match is_free {
-                true => taught.distilled.checked.clone(),
-                false => Vec::new(),
-            },
-            looks: 0,
-            best: None,
-            worse: 0,
-        }
-    }
-
-    /// Looks at the weights after an update, and says whether more of them are of use.
-    fn look(
-        &mut self,
-        trainer: &NnTrainer,
-        learner: &mut Learner,
-        gate: &[GenericAnswer],
-        control: &mut dyn FnMut() -> Control,
-    ) -> Result<bool, TrainError> {
-        if self.checked.is_empty() {
-            return Ok(true);
-        }
-        self.looks += 1;
-        let rows: Vec<TrainRow> = self.checked.iter().map(|one| one.row.clone()).collect();
-        let found = trainer.logprobs_under(learner, &rows, Under::Current, control)?;
-        let weight = trainer.learner.context.wish_weight;
-        let logprob = weighted(&found, &self.checked, weight);
-        let worth = (trainer.is_kept(learner, gate, control)?, logprob);
-        let is_better = match &self.best {
-            Some((_, _, (kept, before))) => (worth.0, logprob) > (*kept, *before),
-            None => true,
-        };
-        if is_better {
-            self.best = Some((learner.mark(), self.looks, worth));
-            self.worse = 0;
-        } else {
-            self.worse += 1;
-        }
-        Ok(self.worse < PATIENCE)
-    }
-
-    /// Goes back to the best weights.
-    fn end(&self, learner: &mut Learner) {
-        if let Some((best, at, _)) = &self.best
-            && *at < self.looks
-        {
-            learner.half_way(best, best);
-        }
-    }
-
-    fn best_step(&self) -> usize {
-        self.best.as_ref().map_or(0, |(_, at, _)| *at)
-    }
-
-    fn best_logprob(&self) -> f32 {
-        self.best
-            .as_ref()
-            .map_or(0.0, |(_, _, (_, logprob))| *logprob)
-    }
-}
-
-/// The mean log-prob of these answers' tokens; those that do what the words ask weigh more, as in the loss.
-fn weighted(found: &[Vec<f32>], answers: &[CheckedAnswer], weight: f32) -> f32 {
-    let (mut sum, mut weights) = (0.0, 0.0);
-    for (row, answer) in found.iter().zip(answers) {
-        for (index, logprob) in row.iter().enumerate() {
-            let weight = match answer.wish_tokens.contains(&index) {
-                true => weight,
-                false => 1.0,
-            };
-            sum += weight * logprob;
-            weights += weight;
-        }
-    }
-    sum / weights.max(1.0)
 }
 
 /// What the steps on a batch did.
