@@ -16,6 +16,8 @@ const STRANGE_NATS: f32 = 0.6;
 const SHORTEST_SHARE: f32 = 0.1;
 /// Share of the answers that are left out because others have more to do with their question.
 const UNRELATED_SHARE: f32 = 0.1;
+/// Answers to one question that are learned from, at most: with few answers they would be learned by heart.
+const ANSWERS_MAX: usize = 3;
 /// Of so many questions one is the gate's, and one says when the steps go too far.
 const UNSEEN_EVERY: usize = 6;
 const UNSEEN_PLACE: usize = 5;
@@ -43,10 +45,11 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Of several answers the one that does what is asked and is likely at all: gain alone prefers what
-    /// nobody would say.
+    /// How surely the words are why this was said (the sum of what its tokens gain over the root of their number, as
+    /// in a t statistic, so that neither short nor long answers are preferred), and how likely it is at all: gain
+    /// alone prefers what nobody would say.
     fn worth(&self) -> f32 {
-        self.gain + self.fluency
+        self.gain * (self.said.len() as f32).sqrt() + self.fluency
     }
 }
 
@@ -116,26 +119,36 @@ pub(super) fn parted(all: Vec<Candidate>, relevance_min: f32) -> Parted {
     found
 }
 
-/// The best answer to each question. The shortest fifth is left out, because gain per token
-/// prefers short answers whatever the wish, and so are those that say least about their question.
+/// The best answers to each question. The shortest tenth is left out, because gain per token prefers short answers
+/// whatever the wish, and so are those that say least about their question.
 pub(super) fn best(all: Vec<Candidate>, relevance_min: f32) -> Vec<Candidate> {
     let lengths = all.iter().map(|candidate| candidate.said.len() as f32);
     let shortest = quantile(lengths.collect(), SHORTEST_SHARE);
     // Per token a short answer has more to do with its question than a long one.
     let related = |candidate: &Candidate| candidate.relevance * candidate.said.len() as f32;
     let least = quantile(all.iter().map(related).collect(), UNRELATED_SHARE);
-    let mut best: HashMap<usize, Candidate> = HashMap::new();
-    for candidate in all {
-        let is_answer = candidate.gain > 0.0
+    let is_answer = |candidate: &Candidate| {
+        candidate.gain > 0.0
             && candidate.relevance >= relevance_min
-            && related(&candidate) >= least
-            && candidate.said.len() as f32 >= shortest;
-        let before = best.get(&candidate.question);
-        if is_answer && before.is_none_or(|before| candidate.worth() > before.worth()) {
-            best.insert(candidate.question, candidate);
-        }
+            && related(candidate) >= least
+            && candidate.said.len() as f32 >= shortest
+    };
+    let mut best: Vec<Candidate> = all.into_iter().filter(is_answer).collect();
+    best.sort_by(|a, b| b.worth().total_cmp(&a.worth()));
+    let mut of_question: HashMap<usize, usize> = HashMap::new();
+    best.retain(|candidate| {
+        let count = of_question.entry(candidate.question).or_default();
+        *count += 1;
+        *count <= ANSWERS_MAX
+    });
+    // Neighbours answer different questions, so that each step sees many of them.
+    let mut place: HashMap<usize, usize> = HashMap::new();
+    let mut placed: Vec<((usize, usize), Candidate)> = Vec::new();
+    for candidate in best {
+        let round = place.entry(candidate.question).or_default();
+        placed.push(((*round, candidate.question), candidate));
+        *round += 1;
     }
-    let mut best: Vec<Candidate> = best.into_values().collect();
-    best.sort_unstable_by_key(|candidate| candidate.question);
-    best
+    placed.sort_by_key(|(at, _)| *at);
+    placed.into_iter().map(|(_, candidate)| candidate).collect()
 }

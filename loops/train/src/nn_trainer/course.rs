@@ -5,10 +5,11 @@ use hone_nn::{Control, Learner, Mark, TrainRow, Under};
 use super::distilled::CheckedAnswer;
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
+use super::steps::Stride;
 use super::{NnTrainer, TrainError};
 
 /// Steps in a row that make answers to other questions no likelier, after which they end.
-const PATIENCE: usize = 2;
+const PATIENCE: usize = 3;
 
 /// Whether the base model's own answers are kept, and the mean log-prob per token of the checked answers, in nats.
 type Worth = (bool, f32);
@@ -64,12 +65,14 @@ impl Course {
         }
     }
 
-    /// Looks at the weights after a step, and says whether more of them may be of use.
+    /// Looks at the weights before the first step and after each one, and says whether more of them may be of use.
+    /// From weights that are no better it goes half the way back to the best ones, and the steps after that go half
+    /// as far.
     pub(super) fn look(
         &mut self,
         trainer: &NnTrainer,
         learner: &mut Learner,
-        gate: &[GenericAnswer],
+        (gate, stride): (&[GenericAnswer], &mut Stride),
         control: &mut dyn FnMut() -> Control,
     ) -> Result<bool, TrainError> {
         if self.checked.is_empty() {
@@ -83,6 +86,10 @@ impl Course {
         tracing::debug!(logprob, is_kept, "answers to other questions after a step");
         if self.worths.add((is_kept, logprob)) {
             self.best = Some(learner.mark());
+        } else if let Some(best) = &self.best {
+            let here = learner.mark();
+            learner.half_way(best, &here);
+            stride.shorten(learner);
         }
         Ok(self.worths.go_on())
     }
@@ -90,14 +97,20 @@ impl Course {
     /// Goes back to the best weights.
     pub(super) fn end(&self, learner: &mut Learner) {
         if let Some(best) = &self.best
-            && self.best_step() < self.worths.looks
+            && self.worths.best_step() < self.worths.looks
         {
             learner.half_way(best, best);
         }
     }
 
+    /// After how many steps the weights were best.
     pub(super) fn best_step(&self) -> usize {
-        self.worths.best_step()
+        self.worths.best_step().saturating_sub(1)
+    }
+
+    /// Whether it says how far steps go.
+    pub(super) fn is_seen(&self) -> bool {
+        !self.checked.is_empty()
     }
 
     /// What the checked answers came to; 0 without any.
@@ -138,18 +151,24 @@ mod tests {
     }
 
     #[test]
-    fn steps_end_two_behind_the_best_one() {
+    fn steps_end_three_behind_the_best_one() {
         let kept = |logprobs: &[f32]| {
             logprobs
                 .iter()
                 .map(|one| (true, *one))
                 .collect::<Vec<Worth>>()
         };
-        assert_eq!(steps(&kept(&[-2.0, -1.5, -1.6, -1.7, -1.0])), (4, 2));
+        assert_eq!(steps(&kept(&[-2.0, -1.5, -1.6, -1.7, -1.8, -1.0])), (5, 2));
         assert_eq!(steps(&kept(&[-2.0, -1.5, -1.6, -1.4])), (4, 4));
         // Weights that lose what nobody asked for are the last choice.
-        let lost = [(false, -1.0), (true, -1.5), (false, -0.9), (false, -0.8)];
-        assert_eq!(steps(&lost), (4, 2));
+        let lost = [
+            (false, -1.0),
+            (true, -1.5),
+            (false, -0.9),
+            (false, -0.8),
+            (false, -0.7),
+        ];
+        assert_eq!(steps(&lost), (5, 2));
     }
 
     #[test]

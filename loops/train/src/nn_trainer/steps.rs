@@ -16,24 +16,44 @@ use crate::progress::Phase;
 const LOOKED_AT: usize = 8;
 const KEPT_SHARE: f32 = 0.75;
 
-/// What an update sees.
+/// Answers of one update; with more of them each update sees others.
+const ANSWERS_PER_UPDATE: usize = 8;
+
+/// What the updates see.
 struct Batch {
     rows: Vec<TrainRow>,
     /// Of each row, which of its loss tokens do what the words ask.
     wish_tokens: Vec<Vec<usize>>,
-    /// Their mean log-prob before the newest update.
+    /// Their mean log-prob before the newest update, where it saw them.
     wish: Option<f32>,
+    updates: usize,
 }
 
 impl Batch {
+    /// The rows of the next update: some of the answers to a person's words, and all others.
+    fn next(&mut self) -> Vec<usize> {
+        let (answers, others): (Vec<usize>, Vec<usize>) =
+            (0..self.rows.len()).partition(|row| !self.wish_tokens[*row].is_empty());
+        let start = self.updates * ANSWERS_PER_UPDATE;
+        self.updates += 1;
+        let these = answers.iter().cycle().skip(start % answers.len().max(1));
+        let these = these.take(ANSWERS_PER_UPDATE.min(answers.len())).copied();
+        others.into_iter().chain(these).collect()
+    }
+
     fn step(
         &mut self,
         learner: &mut Learner,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<StepReport, TrainError> {
-        let report = finite(learner.step(&self.rows, control))?;
-        let tokens = self.wish_tokens.iter().zip(&report.proximal_logprobs);
-        let tokens = tokens.flat_map(|(of, row)| of.iter().filter_map(|at| row.get(*at)));
+        let these = self.next();
+        let rows: Vec<TrainRow> = these.iter().map(|row| self.rows[*row].clone()).collect();
+        let report = finite(learner.step(&rows, control))?;
+        let tokens = these.iter().zip(&report.proximal_logprobs);
+        let tokens = tokens.flat_map(|(row, logprobs)| {
+            let of = self.wish_tokens[*row].iter();
+            of.filter_map(|at| logprobs.get(*at))
+        });
         let tokens: Vec<f32> = tokens.copied().collect();
         self.wish = (!tokens.is_empty()).then(|| mean(&tokens));
         Ok(report)
@@ -68,6 +88,7 @@ fn batch(rows: Vec<TrainRow>, taught: &Taught) -> Batch {
         rows,
         wish_tokens,
         wish: None,
+        updates: 0,
     }
 }
 
@@ -94,25 +115,27 @@ impl NnTrainer {
         let all = self.learner.steps_per_batch as usize + self.learner.correction_steps_max;
         let mut reports = Vec::new();
         let anchored = !taught.distilled.rows.is_empty();
+        let gate = self.gate_answers(LOOKED_AT, &mut || control() == Control::Stop)?;
+        let mut stride = Stride::new(lr);
+        let mut course = Course::new(&taught);
+        course.look(self, learner, (&gate, &mut stride), &mut control)?;
         for _ in 0..self.learner.steps_per_batch {
             reports.push(batch.step(learner, &mut control)?);
         }
         batch.go_on(anchored);
-        let gate = self.gate_answers(LOOKED_AT, &mut || control() == Control::Stop)?;
-        let mut stride = Stride::new(lr);
-        let mut course = Course::new(&taught);
         for step in 1..=self.learner.correction_steps_max {
             known.look(learner, &taught, &mut control)?;
             known.wish = batch.wish;
             job.progress.at(reports.len() as f64 / all.max(1) as f64);
-            let goes_on = course.look(self, learner, &gate, &mut control)?;
+            let goes_on = course.look(self, learner, (&gate, &mut stride), &mut control)?;
             if step == self.learner.correction_steps_max || !goes_on {
                 break;
             }
             if known.enough(&self.learner) && self.is_kept(learner, &gate, &mut control)? {
                 break;
             }
-            if anchored {
+            // Beside answers that are looked at, losses of different rows say nothing.
+            if anchored && !course.is_seen() {
                 stride.before(learner);
             }
             reports.push(batch.step(learner, &mut control)?);
@@ -149,7 +172,7 @@ const RISE: f64 = 0.01;
 
 /// How far an update goes. One that made the loss of the same rows larger went too far: it is taken back by
 /// half, and those that follow go half as far: what one model bears is too far for another.
-struct Stride {
+pub(super) struct Stride {
     lr: f32,
     /// Weights with the smallest loss so far, and that loss.
     best: Option<(Mark, f64)>,
@@ -172,15 +195,20 @@ impl Stride {
         self.here = Some(learner.mark());
     }
 
+    /// Further updates go half as far.
+    pub(super) fn shorten(&mut self, learner: &mut Learner) {
+        self.lr /= 2.0;
+        self.shortened += 1;
+        learner.set_lr(self.lr);
+    }
+
     /// Looks at the loss where the update began.
     fn after(&mut self, learner: &mut Learner, report: &StepReport) {
         let Some(here) = self.here.take() else { return };
         match &self.best {
             Some((best, loss)) if report.loss > loss + RISE * loss.abs() => {
                 learner.half_way(best, &here);
-                self.lr /= 2.0;
-                self.shortened += 1;
-                learner.set_lr(self.lr);
+                self.shorten(learner);
             }
             _ => self.best = Some((here, report.loss)),
         }
