@@ -3,6 +3,7 @@
 //! Never: how HTTP carries them, what is done about them.
 
 pub mod anthropic;
+pub mod branches;
 pub mod capture;
 pub mod completions;
 pub mod content;

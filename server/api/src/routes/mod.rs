@@ -6,6 +6,7 @@ pub mod agents;
 pub mod anthropic;
 pub mod audit;
 pub mod auth;
+pub mod branches;
 pub mod chat;
 mod common;
 pub mod completions;
@@ -82,6 +83,7 @@ fn learning(routes: Routes) -> Routes {
         .add(own, routes!(sessions::get_session))
         .add(own, routes!(sessions::list_turns))
         .add(own, routes!(turns::get_turn))
+        .add_own_and_any(Ask, routes!(branches::branch))
         .add(own, routes!(learning::get_consent, learning::put_consent))
         .add(
             own,

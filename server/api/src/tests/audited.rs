@@ -41,6 +41,9 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
         Some("version.unpin"),
     ),
     ("POST", "/v1/versions/resume", Some("learning.resume")),
+    // One's own answer, tried again.
+    ("POST", "/v1/branches", None),
+    ("POST", "/admin/v1/branches", Some("turn.branch")),
     // One's own prompts, answered again and not kept.
     ("POST", "/v1/versions/compare", None),
     (
@@ -399,10 +402,15 @@ impl Walk {
         let mut turn = World::new(ledger.clone()).turn();
         "owner".clone_into(&mut turn.owner);
         turn.scope = Scope::of("owner", None);
+        turn.base = Digest([0xab; 32]);
         ledger
             .record_turns(std::slice::from_ref(&turn))
             .await
             .unwrap();
+        let route = "/admin/v1/branches";
+        let body = json!({"turn_id": turn.id.prefixed(), "version": "latest"});
+        let admin = [("authorization", ADMIN_KEY)];
+        self.step(("POST", route, route), &admin, body).await;
         let path = format!("/v1/responses/resp_{}", turn.id);
         self.step(("DELETE", "/v1/responses/{id}", &path), &by, Value::Null)
             .await;

@@ -300,6 +300,7 @@ async fn an_agents_key_asks_reads_and_gives_feedback() {
         "POST /detokenize",
         "POST /v1/feedback",
         "POST /v1/trajectories",
+        "POST /v1/branches",
         "POST /mcp",
     ];
     let stage = Stage::new(Recorder::Collects).await;
