@@ -7,6 +7,7 @@ pub mod branches;
 pub mod capture;
 pub mod completions;
 pub mod content;
+pub mod episodes;
 mod error;
 pub mod feedback;
 pub mod foreign;

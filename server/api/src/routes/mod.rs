@@ -12,6 +12,7 @@ mod common;
 pub mod completions;
 pub mod console;
 pub mod embeddings;
+pub mod episodes;
 pub mod feedback;
 pub mod generate;
 pub mod health;
@@ -149,7 +150,7 @@ fn tasks(routes: Routes) -> Routes {
         .add(work, routes!(rollouts::get_rollout))
         .add(work, routes!(rollouts::cancel_rollout))
         .add(work, routes!(rollouts::list_episodes))
-        .add(work, routes!(rollouts::get_episode))
+        .add(work, routes!(episodes::get_episode))
         .add(work, routes!(rollouts::queues))
         .add(AdminRead, routes!(rollouts::all_queues))
 }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
-use hone_domain::{JobId, RolloutId, Scope, TaskId, TaskSetId, TaskState};
+use hone_domain::{RolloutId, Scope, TaskId, TaskSetId, TaskState};
 use hone_ledger::{LedgerError, NewRollout, NewTask, NewTaskSet, NewTasks, PolicyRecord, TaskRow};
 use hone_runtime::Notification;
 use serde_json::json;
@@ -430,27 +430,6 @@ pub async fn list_episodes(
     let rows = http.jobs.episodes(rollout, window).await?;
     let page = lists::page(rows, window.limit, |(number, job)| (number, job.into()));
     Ok(Json(page))
-}
-
-/// An episode of the caller.
-#[utoipa::path(
-    get,
-    path = "/v1/episodes/{id}",
-    params(("id" = String, Path, description = "Its id")),
-    responses(
-        (status = 200, body = EpisodeReply),
-        (status = 404, description = "No such episode of yours", body = ErrorBody),
-    )
-)]
-pub async fn get_episode(
-    State(http): State<Arc<Http>>,
-    context: RequestContext,
-    Path(id): Path<String>,
-) -> Reply<EpisodeReply> {
-    let job = JobId::parse(&id).ok_or_else(|| unknown("episode", &id))?;
-    let found = http.jobs.job(&context.caller.owner, job).await?;
-    let job = found.ok_or_else(|| unknown("episode", &id))?;
-    Ok(Json(job.into()))
 }
 
 async fn queues_of(http: &Http, owner: Option<&str>) -> Reply<QueuesReply> {

@@ -403,6 +403,7 @@ impl Walk {
         "owner".clone_into(&mut turn.owner);
         turn.scope = Scope::of("owner", None);
         turn.base = Digest([0xab; 32]);
+        turn.id.0 = self.stage.http.ids.next();
         ledger
             .record_turns(std::slice::from_ref(&turn))
             .await

@@ -233,7 +233,12 @@ async fn what_cannot_be_branched_is_told_apart() {
             "between 0 and 2",
         ),
         (json!({"turn_id": id, "at": 3}), 400, "invalid_value", "at"),
-        (json!({"episode_id": id}), 404, "not_found", "no episode"),
+        (
+            json!({"episode_id": "job_00000000-0000-7000-8000-000000000001"}),
+            404,
+            "not_found",
+            "no episode",
+        ),
     ];
     for (body, status, code, words) in rows {
         let reply = user.send(&stage, "POST", PATH, body.clone()).await;
