@@ -1,5 +1,7 @@
 //! Branches from outside: an answer is tried again by the version that gave it, and what is rated of it trains.
 
+use std::path::Path;
+
 use hone_tests::{TestApp, ask, broken_laws, one_version_per_four_answers, temporary};
 use serde_json::{Value, json};
 
@@ -221,14 +223,19 @@ async fn a_session_is_read_and_exported_in_the_formats_of_the_field() {
     assert_eq!(status, 404, "a session has no outcome of a rollout");
     app.stop().await.unwrap();
 
-    // The export writes the same; which model is served it does not know, and a verdict may have come since.
+    exported(&data, &read).await;
+    keep(&read);
+}
+
+/// The export writes the same; which model is served it does not know, and a verdict may have come since.
+async fn exported(data: &Path, read: &[Value]) {
     for (name, place) in [
         ("hone", "/turns/1/logprobs"),
         ("openenv", "/1/per_token_logps"),
         ("atif", "/steps/3/metrics"),
         ("verifiers", "/traces/0/nodes/3/token_ids"),
     ] {
-        let lines = trajectories(&data, name, "local").await;
+        let lines = trajectories(data, name, "local").await;
         assert_eq!(lines.len(), 1, "{name}");
         let before = read.iter().find_map(|episode| episode.pointer(place));
         assert!(
@@ -237,7 +244,6 @@ async fn a_session_is_read_and_exported_in_the_formats_of_the_field() {
         );
         assert!(lines[0].pointer("/agent/model_name").is_none());
     }
-    keep(&read);
 }
 
 /// For `make formats`: what was read, where the programs whose formats these are read it.
@@ -246,7 +252,7 @@ fn keep(read: &[Value]) {
         return;
     };
     for (name, episode) in ["hone", "atif", "openenv", "verifiers"].iter().zip(read) {
-        let file = std::path::Path::new(&folder).join(format!("{name}.jsonl"));
+        let file = Path::new(&folder).join(format!("{name}.jsonl"));
         std::fs::write(file, format!("{episode}\n")).unwrap();
     }
 }

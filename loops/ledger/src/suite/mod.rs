@@ -177,6 +177,7 @@ pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() ->
     }
     job_cases! {
         task_sets::sets_are_kept_and_removed,
+        task_sets::a_quarantined_task_is_released_and_checked_again,
         task_sets::sets_grow_and_share_contents,
         task_sets::a_set_takes_so_much_and_no_more,
         jobs::a_rollout_begins_its_groups_once,

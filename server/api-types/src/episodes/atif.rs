@@ -4,7 +4,7 @@ use hone_domain::{Message, Millis, Role, ToolCall, civil};
 use hone_ledger::TurnView;
 use serde_json::{Map, Value, json};
 
-use super::{RecordedEpisode, Said, about_turn, behavior};
+use super::recorded::{RecordedEpisode, Said, about_turn, behavior};
 
 pub(super) fn written(episode: &RecordedEpisode) -> Value {
     let mut steps: Vec<Value> = Vec::new();

@@ -3,7 +3,7 @@
 use hone_ledger::TurnView;
 use serde_json::{Value, json};
 
-use super::{RecordedEpisode, about_turn, behavior, chat};
+use super::recorded::{RecordedEpisode, about_turn, behavior, chat};
 
 pub(super) fn written(episode: &RecordedEpisode) -> Value {
     let turns: Vec<Value> = episode.turns.iter().map(turn).collect();

@@ -3,7 +3,7 @@
 use hone_ledger::TurnView;
 use serde_json::{Value, json};
 
-use super::{RecordedEpisode, about_turn, answer, behavior, chat};
+use super::recorded::{RecordedEpisode, about_turn, answer, behavior, chat};
 use crate::replies::finish_reason;
 
 pub(super) fn written(episode: &RecordedEpisode) -> Value {

@@ -1,7 +1,10 @@
 use hone_domain::{
-    Completion, Fate, GroupId, JobId, JobKind, JobReason, JobState, Origin, PolicyVersion, Reason,
-    RequestId, Sampling, Scope, StopReason, TaskId, Token, TurnKind, VersionSpan,
+    Completion, Digest, Fate, GroupId, Job, JobId, JobKind, JobReason, JobState, Message, Origin,
+    PolicyVersion, Reason, RequestId, Role, Sampling, Scope, SessionId, StopReason, TaskId, Token,
+    ToolCall, Turn, TurnId, TurnKind, VersionSpan,
 };
+use hone_ledger::{Extent, TurnView};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
@@ -196,7 +199,7 @@ fn an_episode_is_an_atif_trajectory() {
     );
     assert_eq!(called["metrics"]["prompt_token_ids"], json!([1, 2, 3]));
     assert_eq!(called["metrics"]["logprobs"], json!([-0.125, -1.125]));
-    assert_eq!(called["timestamp"], "2026-11-29T22:13:21.500Z");
+    assert_eq!(called["timestamp"], "2026-11-30T00:53:21.500Z");
     assert_eq!(steps[5]["reasoning_content"], "one");
     assert_eq!(steps[5]["message"], "a.txt");
     assert_eq!(steps[5]["model_name"], "hone-starter@v3");

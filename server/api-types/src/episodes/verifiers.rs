@@ -6,7 +6,7 @@ use hone_domain::{JobState, Message, Role, Token};
 use hone_ledger::TurnView;
 use serde_json::{Value, json};
 
-use super::{RecordedEpisode, about_turn, answer, behavior, seconds};
+use super::recorded::{RecordedEpisode, about_turn, answer, behavior, seconds};
 use crate::replies::finish_reason;
 
 pub(super) fn written(episode: &RecordedEpisode) -> Value {
@@ -60,7 +60,7 @@ fn trace(episode: &RecordedEpisode, (task, is_ok): (&Value, bool)) -> Value {
         "info": info,
         "is_completed": true,
         "ok": is_ok,
-        "stop_condition": reason.map(|reason| reason.as_str()),
+        "stop_condition": reason.map(hone_domain::JobReason::as_str),
         "timing": {"start": seconds(started.unwrap_or_default())},
     })
 }

@@ -143,6 +143,7 @@ fn tasks(routes: Routes) -> Routes {
             routes!(rollouts::get_task_set, rollouts::remove_task_set),
         )
         .add(work, routes!(rollouts::add_tasks))
+        .add(work, routes!(rollouts::release_task))
         .add(
             work.idempotent(),
             routes!(rollouts::add_rollout, rollouts::list_rollouts),

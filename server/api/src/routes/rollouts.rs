@@ -235,6 +235,39 @@ pub async fn get_task_set(
     }))
 }
 
+/// Puts a quarantined task of the caller back: it is checked again, and tried once it is ready.
+#[utoipa::path(
+    post,
+    path = "/v1/task-sets/{id}/tasks/{task}/release",
+    params(("id" = String, Path, description = "The set's id"), ("task" = String, Path, description = "The task's id")),
+    responses(
+        (status = 200, description = "It is being checked", body = TaskSetReply),
+        (status = 404, description = "No such task of yours", body = ErrorBody),
+        (status = 409, description = "It is not quarantined", body = ErrorBody),
+        (status = 503, description = "This server has no jails", body = ErrorBody),
+    )
+)]
+pub async fn release_task(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path((id, name)): Path<(String, String)>,
+) -> Reply<TaskSetReply> {
+    let set = set_id(&id)?;
+    let task = TaskId::parse(&name).ok_or_else(|| unknown("task", &name))?;
+    working(&http).await?;
+    one_set(&http, &context, set).await?;
+    let scope = whole_scope(&http, &context, None)?;
+    noted(&http, &context, "task.release", &task.prefixed()).await?;
+    let (owner, now_ms) = (&context.caller.owner, http.clock.now_ms());
+    let released = http.jobs.release_task(owner, (set, task), &scope, now_ms);
+    if !released.await.map_err(conflict)? {
+        return Err(unknown("task", &name));
+    }
+    wake(&http);
+    let (row, _) = one_set(&http, &context, set).await?;
+    Ok(Json(row))
+}
+
 /// Removes a task set of the caller with its rollouts and their episodes; the turns stay.
 #[utoipa::path(
     delete,

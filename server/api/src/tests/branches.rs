@@ -7,7 +7,7 @@ use hone_ledger::suite::World;
 use serde_json::{Value, json};
 
 use super::learning::put;
-use super::people::Client;
+use super::people::{Client, check};
 use super::trials::published;
 use crate::testing::{END, Recorder, Reply, Script, Stage};
 
@@ -176,81 +176,34 @@ async fn what_cannot_be_branched_is_told_apart() {
     let turn = answered(&stage, 0, own).await;
     let id = turn.id.prefixed();
     let user = Client::with_key("user-a");
-    let rows = [
-        (json!({}), 400, "invalid_value", "one of turn_id"),
-        (
-            json!({"turn_id": "x"}),
-            400,
-            "invalid_value",
-            "id of a turn",
-        ),
-        (
-            json!({"turn_id": id, "session_id": "x"}),
-            400,
-            "invalid_value",
-            "one of",
-        ),
-        (
-            json!({"turn_id": id, "n": 17}),
-            400,
-            "invalid_value",
-            "between 1 and 16",
-        ),
-        (
-            json!({"turn_id": id, "n": 0}),
-            400,
-            "invalid_value",
-            "between 1 and 16",
-        ),
-        (
-            json!({"turn_id": id, "position": -1}),
-            400,
-            "invalid_value",
-            "between 0",
-        ),
-        (
-            json!({"turn_id": id, "position": 4}),
-            400,
-            "invalid_value",
-            "has 3 tokens",
-        ),
-        (
-            json!({"turn_id": id, "version": 3}),
-            400,
-            "invalid_value",
-            "version",
-        ),
-        (
-            json!({"turn_id": id, "version": "newest"}),
-            400,
-            "invalid_value",
-            "as-served",
-        ),
-        (
-            json!({"turn_id": id, "temperature": 3}),
-            400,
-            "invalid_value",
-            "between 0 and 2",
-        ),
-        (json!({"turn_id": id, "at": 3}), 400, "invalid_value", "at"),
-        (
-            json!({"episode_id": "job_00000000-0000-7000-8000-000000000001"}),
-            404,
-            "not_found",
-            "no episode",
-        ),
-    ];
-    for (body, status, code, words) in rows {
+    for (fields, words) in [
+        ("", "one of turn_id"),
+        (r#""turn_id": "x""#, "id of a turn"),
+        (r#""turn_id": ID, "session_id": "x""#, "one of"),
+        (r#""turn_id": ID, "n": 17"#, "between 1 and 16"),
+        (r#""turn_id": ID, "n": 0"#, "between 1 and 16"),
+        (r#""turn_id": ID, "position": -1"#, "between 0"),
+        (r#""turn_id": ID, "position": 4"#, "has 3 tokens"),
+        (r#""turn_id": ID, "version": 3"#, "version"),
+        (r#""turn_id": ID, "version": "newest""#, "as-served"),
+        (r#""turn_id": ID, "temperature": 3"#, "between 0 and 2"),
+        (r#""turn_id": ID, "at": 3"#, "at"),
+    ] {
+        let body = format!("{{{}}}", fields.replace("ID", &format!("{id:?}")));
+        let body: Value = serde_json::from_str(&body).unwrap();
         let reply = user.send(&stage, "POST", PATH, body.clone()).await;
         let error = &reply.json()["error"];
-        assert_eq!(
-            (reply.status, &error["code"]),
-            (status, &json!(code)),
-            "{body} {error}"
-        );
+        let told = (reply.status, &error["code"]);
+        assert_eq!(told, (400, &json!("invalid_value")), "{body} {error}");
         let message = error["message"].as_str().unwrap();
         assert!(message.contains(words), "{body}: {message}");
     }
+    let episode = json!({"episode_id": "job_00000000-0000-7000-8000-000000000001"});
+    check(
+        &user.send(&stage, "POST", PATH, episode).await,
+        404,
+        "not_found",
+    );
     // Nobody learns whether somebody else has a turn of that id; only admins ask for anybody's.
     let body = json!({"turn_id": id});
     let other = Client::with_key("user-b");

@@ -7,6 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::call::{Call, Server, send, show};
+use super::tasks::text_of as text_only;
 
 /// Longest text that is shown of one continuation, in characters; --json shows all.
 const SHOWN_CHARS: usize = 2_000;
@@ -136,7 +137,7 @@ fn text_of(told: &Value) -> String {
 }
 
 fn said(head: &str, text: &Value) -> String {
-    let text = text.as_str().unwrap_or_default();
+    let text = text_only(text);
     let mut shown: String = text.chars().take(SHOWN_CHARS).collect();
     if shown.len() < text.len() {
         shown.push('…');
