@@ -1,5 +1,5 @@
 # The commands of Hone. `make run` and `make test` are all a newcomer needs.
-.PHONY: help check house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all schema schema-short soak soak-short made-up fuzz deploy types page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm starter goldens clean models model-test
+.PHONY: help check house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all formats schema schema-short soak soak-short made-up fuzz deploy types page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm starter goldens clean models model-test
 
 CARGO ?= cargo
 # What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
@@ -108,6 +108,16 @@ target/venv-aider/.ready: tests/agents/aider_requirements.txt
 	python3 -m venv target/venv-aider
 	target/venv-aider/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
+
+target/venv-formats/.ready: tests/formats/requirements.txt
+	python3.12 -m venv target/venv-formats
+	target/venv-formats/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+formats: target/venv-formats/.ready ## Harbor, OpenEnv and verifiers read episodes that the built-in model recorded (Python 3.12)
+	@mkdir -p target/formats
+	HONE_FORMATS_OUT=$(CURDIR)/target/formats $(CARGO) test $(TESTED) --test it -- branches::a_session_is_read
+	for format in atif openenv verifiers; do target/venv-formats/bin/python tests/formats/check.py $$format target/formats/$$format.jsonl || exit 1; done
 
 # Some of their optional packages are of other platforms and not in the lock, which npm ci refuses.
 tests/agents/all/node_modules/.ready: tests/agents/all/package-lock.json

@@ -91,7 +91,7 @@ pub(crate) async fn adapter_is_as_peft_writes_it(data: &Path) {
 }
 
 /// The lines of `hone export trajectories`.
-async fn trajectories(data: &Path, format: &str, owner: &str) -> Vec<Value> {
+pub(crate) async fn trajectories(data: &Path, format: &str, owner: &str) -> Vec<Value> {
     let out = data.join(format!("{format}-{owner}.jsonl"));
     let words: Vec<String> = [
         "hone",

@@ -9,6 +9,7 @@ mod apart;
 mod arrows;
 mod away;
 mod binding;
+mod branches;
 mod calls;
 mod chaos;
 mod checks;

@@ -116,6 +116,12 @@ impl TestApp {
         get(&self.http, &self.url, path).await
     }
 
+    /// The status and the body of a GET, whatever it says.
+    pub async fn try_get(&self, path: &str) -> Result<(u16, Value)> {
+        let reply = self.http.get(format!("{}{path}", self.url)).send().await?;
+        Ok((reply.status().as_u16(), reply.json().await?))
+    }
+
     /// Asks again until `good` or the limit of two minutes.
     pub async fn until(&self, path: &str, good: impl Fn(&Value) -> bool) -> Result<Value> {
         let mut last = Value::Null;

@@ -88,7 +88,7 @@ pub use task::{
 pub use token_mask::TokenMask;
 pub use transition::{NextItem, NextKind, NextState, Transition};
 pub use turn::{
-    Admission, Completion, CompletionError, GREEDY_BELOW, MemoryUse, Origin, Sampling,
+    Admission, BranchOf, Completion, CompletionError, GREEDY_BELOW, MemoryUse, Origin, Sampling,
     SamplingMask, StopReason, Turn, TurnKind, VersionSpan,
 };
 pub use verdict::{

@@ -332,6 +332,21 @@ pub struct Admission {
     /// What it did with memories.
     #[serde(default)]
     pub memory: MemoryUse,
+    /// The answer that it goes on from, where it is a branch.
+    #[serde(default)]
+    pub branch: Option<BranchOf>,
+}
+
+/// Where in another turn's answer a branch goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchOf {
+    /// The turn that gave the answer.
+    pub turn: TurnId,
+    /// How many tokens of its completion stay.
+    pub position: u32,
+    /// How many tokens at the end of the branch's own prompt belong to the answer: those that stay and, where that
+    /// turn is a branch too, those that it went on from.
+    pub prefix_tokens: u32,
 }
 
 /// What a turn did with memories.
@@ -347,6 +362,17 @@ pub struct MemoryUse {
 }
 
 impl Turn {
+    /// The tokens that were asked, and those of an answer that its completion goes on from; of other turns than
+    /// branches the second part is empty.
+    pub fn asked_and_prefix(&self) -> (&[Token], &[Token]) {
+        let prefix = self
+            .admission
+            .branch
+            .map_or(0, |b| b.prefix_tokens as usize);
+        let asked = self.prompt_tokens.len().saturating_sub(prefix);
+        self.prompt_tokens.split_at(asked)
+    }
+
     /// The distributed trace of this turn: the client's, else one named after the request.
     pub fn trace(&self) -> Uuid {
         self.admission.trace.unwrap_or(self.request.0)

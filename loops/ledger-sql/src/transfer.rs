@@ -76,7 +76,8 @@ tables! {
     turns(1: Integer number, Blob id, Blob request_id, Integer choice_index, Blob group_id, Integer session_number,
         Blob parent_id, Text owner, Integer scope_number, Integer arithmetic_number, Text origin, Text kind,
         Integer version, Text stage, Text reason, Integer trained_version, Real score, Integer started_ms,
-        Integer finished_ms, Integer holdback, Blob source, Blob trace, Blob metadata, Integer extent);
+        Integer finished_ms, Integer holdback, Blob source, Blob trace, Blob metadata, Integer extent,
+        Blob branch_of, Integer branch_position, Integer branch_prefix);
     turn_payloads(1: Integer turn_number, Blob session_key, Integer history_number, Integer block_number,
         Blob prompt_tail, Blob completion_tokens, Blob behavior_logprobs, Blob raw_logprobs, Blob kept, Text stop,
         Blob completion_text, Blob sampling, Blob spans, Blob digest, Text untrainable, Blob checks, Blob experts);

@@ -326,6 +326,16 @@ pub trait Jobs: Send + Sync {
         note: Option<&str>,
     ) -> Result<(), LedgerError>;
 
+    /// Puts a quarantined task of an owner's set back: it is new, and has another check, which is worked on in `scope`.
+    /// False where there is no such task. `Conflict` where it is not quarantined.
+    async fn release_task(
+        &self,
+        owner: &str,
+        place: (TaskSetId, TaskId),
+        scope: &Scope,
+        now_ms: Millis,
+    ) -> Result<bool, LedgerError>;
+
     /// Orders a rollout; false where the owner has no such set.
     async fn add_rollout(&self, new: &NewRollout, now_ms: Millis) -> Result<bool, LedgerError>;
 

@@ -183,7 +183,8 @@ impl Claimer {
 
     /// Takes a fixed share of the turns out, to compare candidates on. A turn that its user
     /// corrected or said something about is not among them: a person's words always teach. Nor is what came from
-    /// outside, nor an episode of a rollout, which has held-out tasks for that, nor all of a scope's first batch, so that the first thumb of somebody new is not in vain.
+    /// outside, nor an episode of a rollout, which has held-out tasks for that, nor a branch, which shares its prompt
+    /// with another turn, nor all of a scope's first batch, so that the first thumb of somebody new is not in vain.
     async fn hold_out(&self, filtered: &mut Filtered, is_first: bool) -> Result<(), LedgerError> {
         let share = self.config.gate.held_out_share;
         let (mut kept, mut held) = (Vec::with_capacity(filtered.good.len()), Vec::new());

@@ -3,9 +3,11 @@
 //! Never: how HTTP carries them, what is done about them.
 
 pub mod anthropic;
+pub mod branches;
 pub mod capture;
 pub mod completions;
 pub mod content;
+pub mod episodes;
 mod error;
 pub mod feedback;
 pub mod foreign;

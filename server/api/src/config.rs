@@ -46,6 +46,8 @@ pub struct HttpConfig {
     pub messages_max: usize,
     /// Most choices of a request.
     pub choices_max: usize,
+    /// Most continuations of branches that are computed at once; more wait.
+    pub branches_max: usize,
     /// Log-probs where a request does not say: `processed_logprobs` or `raw_logprobs`.
     pub logprobs_mode: String,
     /// Prompts with more characters are worked on off the async threads.
@@ -229,6 +231,7 @@ impl HttpConfig {
             ("connections_max", self.connections_max as u64),
             ("messages_max", self.messages_max as u64),
             ("choices_max", self.choices_max as u64),
+            ("branches_max", self.branches_max as u64),
             ("receipt_timeout_ms", self.receipt_timeout_ms),
             ("completion_timeout_ms", self.completion_timeout_ms),
             ("feedback_timeout_ms", self.feedback_timeout_ms),

@@ -17,6 +17,7 @@ mod mcp;
 pub mod metrics;
 pub mod openapi;
 pub mod page;
+pub mod recorded;
 pub mod replays;
 pub mod reply;
 pub mod request_context;

@@ -562,6 +562,7 @@ fn inference_of(
         live: Live::default(),
         telemetry: None,
         embedding: FairSemaphore::new(1),
+        branching: FairSemaphore::new(config.branches_max),
         apart: FairSemaphore::new(2),
         abort,
     })

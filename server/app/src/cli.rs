@@ -56,6 +56,9 @@ enum Command {
     /// Skills that answers of a running server are shown: folders with a SKILL.md.
     #[command(subcommand)]
     Skill(manage::SkillCommand),
+    /// Try an answer again from a place in it. Each continuation is kept as a turn of its own, which can be rated and
+    /// learned from like any other.
+    Branch(manage::BranchArgs),
     /// Tasks that agents try.
     #[command(subcommand)]
     Tasks(manage::TasksCommand),
@@ -203,6 +206,7 @@ pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         Some(Command::Export(command)) => upkeep::export(&command),
         Some(Command::Import(command)) => manage::import(command),
         Some(Command::Skill(command)) => manage::skill(command),
+        Some(Command::Branch(args)) => manage::branch(&args),
         Some(Command::Tasks(command)) => manage::tasks(command),
         Some(Command::Rollout(command)) => manage::rollout(command),
         Some(Command::Completions { shell }) => put(&completions(shell), &mut io::stdout()),

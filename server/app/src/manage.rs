@@ -1,5 +1,6 @@
 //! `hone versions`, `hone import`, `hone skill`, `hone tasks` and `hone rollout`: looks at and decides about what a running server has.
 
+mod branch;
 mod call;
 mod import;
 mod mine;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use call::{Call, Server, Show, meant, send, show};
 use text::{hold, list, one, pairs, refusals, scopes};
 
+pub(crate) use branch::{BranchArgs, branch};
 pub(crate) use call::client;
 pub(crate) use import::{ImportCommand, import};
 pub(crate) use rollouts::{RolloutCommand, rollout};

@@ -484,6 +484,17 @@ fn remember(
             tokens: all.into(),
         }
     });
+    let text = match ask.context.admission.branch {
+        // Its client goes on from the whole answer.
+        Some(branch) => {
+            let from = ask
+                .prompt_tokens
+                .len()
+                .saturating_sub(branch.prefix_tokens as usize);
+            inference.language.decode(&ask.prompt_tokens[from..]) + &text
+        }
+        None => text,
+    };
     let pending = PendingTurn {
         turn: ask.turn,
         session: ask.context.session,

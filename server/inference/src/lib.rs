@@ -9,6 +9,7 @@
 
 mod arguments;
 mod binding;
+mod branch;
 pub mod computed;
 mod conduct;
 mod counters;
@@ -58,6 +59,7 @@ use hone_monitor::watch::Serving;
 
 pub use arguments::{Kinds, NOTES, named};
 pub use binding::{BindingConfig, SESSION_FIELDS};
+pub use branch::{Branched, Branches, Branching};
 pub use conduct::{Choice, Ended, Piece};
 pub use counters::{COUNTERS, Counter, InferenceCounters};
 pub use episode::{EpisodeAccess, EpisodeStatus, EpisodeTerms, StepsUsedUp};
@@ -114,6 +116,8 @@ pub struct InferenceService {
     pub embedding: FairSemaphore,
     /// Places for work on long texts, which takes memory as well; one a core.
     pub apart: FairSemaphore,
+    /// Places for continuations of branches that are computed at once.
+    pub branching: FairSemaphore,
     /// Ends every completion under way, when draining has taken too long.
     pub abort: Shutdown,
 }

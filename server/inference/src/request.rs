@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hone_domain::{
-    Admission, CallStyle, Check, Continued, Look, MemoryMode, MemoryUse, Message, Origin,
+    Admission, BranchOf, CallStyle, Check, Continued, Look, MemoryMode, MemoryUse, Message, Origin,
     PolicyChoice, RequestId, Sampling, Scope, SessionId, Token, ToolCall, TurnKind, Wanted,
 };
 use hone_monitor::telemetry::Parent;
@@ -96,6 +96,8 @@ pub struct Request {
     pub checks: Vec<Check>,
     /// The episode whose agent asks; see [`Request::bind`].
     pub episode: Option<Arc<EpisodeAccess>>,
+    /// The answer that its completions go on from, whose tokens its prompt ends with.
+    pub branch: Option<BranchOf>,
 }
 
 impl Request {
@@ -107,6 +109,7 @@ impl Request {
             metadata: self.metadata.clone(),
             checks: self.checks.clone(),
             memory,
+            branch: self.branch,
         }
     }
 

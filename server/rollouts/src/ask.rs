@@ -120,6 +120,7 @@ impl<'a> Asking<'a> {
             metadata: BTreeMap::new(),
             parent: None,
             checks: Vec::new(),
+            branch: None,
             episode: None,
         }
     }

@@ -341,6 +341,7 @@ export type AdminTurn = Turn & {
   tokens: Reply<'TokenReply'>[] | null
   entered: Closer<'EntryReply', { report: Record<string, unknown> }>[]
 }
+export type Branches = Reply<'BranchesReply'>
 export type ConfigRow = Closer<'Setting', { value: unknown }>
 
 export interface LoopStatus {

@@ -50,6 +50,10 @@ static FILES: &[(&str, &str)] = &[
         "0034_skills",
         include_str!("../../../../migrations/postgres/0034_skills.sql"),
     ),
+    (
+        "0036_branches",
+        include_str!("../../../../migrations/postgres/0036_branches.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

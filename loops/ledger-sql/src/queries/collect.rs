@@ -248,12 +248,13 @@ const STORE_TURN: &str = "
     insert into turns (
         id, request_id, choice_index, group_id, session_number, parent_id, owner,
         scope_number, arithmetic_number, origin, kind, version, stage, reason,
-        started_ms, finished_ms, holdback, source, trace, metadata
+        started_ms, finished_ms, holdback, source, trace, metadata,
+        branch_of, branch_position, branch_prefix
     ) values (
         $1, $2, $3, $4, (select number from sessions where id = $5), $6, $7,
         (select number from scopes where name = $8),
         (select number from arithmetics where fingerprint = $9 and base = $10),
-        $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21
+        $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
     )";
 
 const STORE_PAYLOAD: &str = "
@@ -317,6 +318,7 @@ async fn store_turns(
 fn bind_turn(values: Values, row: &NewTurn<'_>) -> Values {
     let (encoded, turn) = (row.encoded, row.encoded.turn);
     let stage = row.reason.is_none();
+    let branch = turn.admission.branch;
     values
         .bind(&turn.id.0.as_bytes()[..])
         .bind(&turn.request.0.as_bytes()[..])
@@ -339,6 +341,9 @@ fn bind_turn(values: Values, row: &NewTurn<'_>) -> Values {
         .bind(text_bytes(turn.admission.source.as_ref()))
         .bind(turn.admission.trace.as_ref().map(|t| &t.as_bytes()[..]))
         .bind(row.metadata.as_deref())
+        .bind(branch.as_ref().map(|branch| &branch.turn.0.as_bytes()[..]))
+        .bind(branch.map(|branch| branch.position))
+        .bind(branch.map(|branch| branch.prefix_tokens))
 }
 
 fn bind_payload(values: Values, row: &NewTurn<'_>) -> Values {

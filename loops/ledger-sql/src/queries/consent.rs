@@ -154,6 +154,7 @@ pub(crate) fn wordless(turn: &Turn) -> Result<Turn, Fault> {
             metadata: BTreeMap::new(),
             checks: Vec::new(),
             memory: MemoryUse::default(),
+            branch: None,
             ..turn.admission.clone()
         },
         ..turn.clone()

@@ -272,7 +272,7 @@ async fn drop_early_words(connection: &mut Connection<'_>, wish: &ForgetWish) ->
 }
 
 /// Adds what repeats the words of a turn that goes: the other choices of its request, the turns
-/// that continue it, and turns of its session whose history goes through its last message. Which those are is not known
+/// that continue it, those that branch from its answer, and turns of its session whose history goes through its last message. Which those are is not known
 /// any more of a turn that lost its words with age: then it is every later one of the session.
 async fn spread(connection: &mut Connection<'_>, forget: i64, scope: i64) -> Result<(), Fault> {
     let rules = [
@@ -288,6 +288,12 @@ async fn spread(connection: &mut Connection<'_>, forget: i64, scope: i64) -> Res
          join turns as gone on gone.number = forget_turns.turn_number
          join turns as later on later.parent_id = gone.id
          where forget_turns.forget_number = $1 and later.scope_number = $2
+         on conflict do nothing",
+        "insert into forget_turns (turn_number, forget_number)
+         select branch.number, $1 from forget_turns
+         join turns as gone on gone.number = forget_turns.turn_number
+         join turns as branch on branch.branch_of = gone.id
+         where forget_turns.forget_number = $1 and branch.scope_number = $2
          on conflict do nothing",
         "insert into forget_turns (turn_number, forget_number)
          select later.number, $1 from forget_turns

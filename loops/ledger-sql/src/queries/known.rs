@@ -76,7 +76,7 @@ impl Known {
         older: i64,
     ) -> Result<Self, Fault> {
         let each = || turns.iter().map(|encoded| encoded.turn);
-        let parents = each().filter_map(|turn| turn.parent.as_ref());
+        let parents = each().flat_map(continued);
         let ids = each().map(|turn| &turn.id);
         let messages = turns.iter().flat_map(|encoded| &encoded.messages);
         let blocks = turns.iter().flat_map(|encoded| &encoded.blocks);
@@ -157,7 +157,7 @@ impl Known {
             .then_some(Reason::LearningOff)
     }
 
-    /// Whether it was erased, or its session, another choice of its request, the turn it continues or
+    /// Whether it was erased, or its session, another choice of its request, a turn that it continues or
     /// its whole scope was while it was being answered. Then it is one of those, for the turns after it.
     pub(crate) fn forgets(&mut self, turn: &Turn) -> bool {
         let until = self.forgotten.get(&turn.scope);
@@ -165,15 +165,19 @@ impl Known {
             || self.sessions.contains(&turn.session.0.into_bytes())
             || self.requests.contains(&(turn.request, turn.session))
             || self.gone.contains(&turn.id)
-            || turn
-                .parent
-                .is_some_and(|parent| self.gone.contains(&parent));
+            || continued(turn).any(|turn| self.gone.contains(turn));
         if is_gone {
             self.gone.insert(turn.id);
             self.requests.insert((turn.request, turn.session));
         }
         is_gone
     }
+}
+
+/// The turns whose words a turn goes on from: its parent, and what it branches from.
+fn continued(turn: &Turn) -> impl Iterator<Item = &TurnId> {
+    let branch = turn.admission.branch.as_ref();
+    turn.parent.iter().chain(branch.map(|branch| &branch.turn))
 }
 
 /// A JSON list of names, each once.

@@ -150,7 +150,7 @@ pub(crate) fn rows_of(turns: &str) -> String {
     format!(
         "select count(*), coalesce(sum(length(id) + length(request_id) + octet_length(owner)
                 + coalesce(length(group_id), 0) + coalesce(length(parent_id), 0)
-                + coalesce(length(source), 0)), 0)
+                + coalesce(length(source), 0) + coalesce(length(branch_of), 0)), 0)
          from turns where number in ({turns})"
     )
 }

@@ -1,10 +1,11 @@
 //! Rows back into the domain's nouns.
 
 use hone_domain::{
-    Admission, BatchId, BlobKey, Completion, Digest, Fate, Feedback, FeedbackId, ForgetId, GroupId,
-    JobId, MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason, RequestId,
-    RolloutId, Scope, SessionId, ShownMemory, ShownSkill, SkillId, Stage, TaskId, TaskSetId,
-    Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, VersionSpan, Vote,
+    Admission, BatchId, BlobKey, BranchOf, Completion, Digest, Fate, Feedback, FeedbackId,
+    ForgetId, GroupId, JobId, MemoryId, MemoryUse, Message, Millis, Policy, PolicyVersion, Reason,
+    RequestId, RolloutId, Scope, SessionId, ShownMemory, ShownSkill, SkillId, Stage, TaskId,
+    TaskSetId, Transition, TransitionId, Turn, TurnId, Usage, Verdict, VerdictId, VersionSpan,
+    Vote,
 };
 
 use super::chains;
@@ -88,7 +89,7 @@ const TURN: &str =
             raw_logprobs, kept, experts, stop, completion_text, sampling, spans, digest,
             arithmetics.base, arithmetics.fingerprint, untrainable, started_ms, finished_ms,
             stage, reason, trained_version, holdback, source, trace,
-            metadata, checks, mode, shown, skills, extent, version
+            metadata, checks, mode, shown, skills, extent, version, branch_of, branch_position, branch_prefix
      from turns
      join turn_payloads on turn_payloads.turn_number = turns.number
      join sessions on sessions.number = turns.session_number
@@ -157,6 +158,7 @@ async fn with_prompt(
                 None => Vec::new(),
             },
             memory: memory_use(row)?,
+            branch: branch_of(row)?,
         },
         untrainable: row
             .try_get::<Option<&str>, _>("untrainable")?
@@ -185,6 +187,18 @@ fn spans(row: &Row) -> Result<Vec<VersionSpan>, Fault> {
 pub(crate) fn extent(row: &Row) -> Result<Extent, Fault> {
     let number: i64 = row.try_get("extent")?;
     Extent::from_number(number).ok_or_else(|| corrupt(format!("the extent {number}")))
+}
+
+/// The answer that a branch goes on from.
+fn branch_of(row: &Row) -> Result<Option<BranchOf>, Fault> {
+    let Some(turn) = row.try_get::<Option<&[u8]>, _>("branch_of")? else {
+        return Ok(None);
+    };
+    Ok(Some(BranchOf {
+        turn: turn_id(turn)?,
+        position: row.try_get("branch_position")?,
+        prefix_tokens: row.try_get("branch_prefix")?,
+    }))
 }
 
 /// What a turn did with memories.

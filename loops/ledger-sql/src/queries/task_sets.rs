@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hone_domain::{
     Digest, GroupId, JobKind, Millis, Scope, TASK_SET_BYTES_MAX, TASKS_MAX, TaskFiles, TaskFolders,
-    TaskSetId,
+    TaskId, TaskSetId, TaskState,
 };
 use hone_ledger::{LedgerError, NewTask, NewTaskSet, NewTasks};
 use serde::Deserialize;
@@ -109,6 +109,52 @@ pub(crate) async fn extend(
     Ok(true)
 }
 
+/// Puts a quarantined task back, to be checked once more.
+pub(crate) async fn release(
+    connection: &mut Connection<'_>,
+    set: Named<'_>,
+    task: TaskId,
+    scope: &Scope,
+    now_ms: Millis,
+) -> Result<bool, Fault> {
+    let Some(set_number) = number_of(connection, set).await? else {
+        return Ok(false);
+    };
+    let row = db::query(
+        "select number, state, (select count(*) from jobs
+                where jobs.task_number = tasks.number and jobs.kind = 'check') as checks
+         from tasks where id = $1 and set_number = $2",
+    )
+    .bind(&task.0.as_bytes()[..])
+    .bind(set_number)
+    .fetch_optional(&mut *connection)
+    .await?;
+    let Some(row) = row else {
+        return Ok(false);
+    };
+    let state: String = row.try_get("state")?;
+    if state != TaskState::Quarantined.as_str() {
+        return Err(conflict(format!(
+            "the task is {state}; only a quarantined one can be released"
+        )));
+    }
+    let (number, checks): (i64, i64) = (row.try_get("number")?, row.try_get("checks")?);
+    db::query("update tasks set state = 'new', note = null where number = $1")
+        .bind(number)
+        .execute(&mut *connection)
+        .await?;
+    let adding = Adding {
+        owner: set.0,
+        number: set_number,
+        scope_number: policies::make_scope(connection, scope).await?,
+        now_ms,
+    };
+    // Each check of a task has a place of its own.
+    let member = u32::try_from(checks).unwrap_or(u32::MAX);
+    adding.check(connection, (task, number), member).await?;
+    Ok(true)
+}
+
 /// The set that tasks are added to, and for whom they are checked.
 struct Adding<'a> {
     owner: &'a str,
@@ -157,14 +203,23 @@ impl Adding<'_> {
                 task.name
             )));
         };
+        self.check(connection, (task.id, task_number), 0).await
+    }
+
+    /// Orders the check of a task.
+    async fn check(
+        &self,
+        connection: &mut Connection<'_>,
+        (task, task_number): (TaskId, i64),
+        member: u32,
+    ) -> Result<(), Fault> {
         let check = NewJob {
             kind: JobKind::Check,
             owner: self.owner,
             scope_number: self.scope_number,
             rollout_number: None,
-            // A task is checked once.
-            group: GroupId(task.id.0),
-            member: 0,
+            group: GroupId(task.0),
+            member,
             task_number,
             attempt: 1,
             priority: 2.0,

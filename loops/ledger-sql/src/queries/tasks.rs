@@ -78,6 +78,16 @@ impl<S: Store> Jobs for SqlLedger<S> {
         transact!(self, connection => note_task(connection, task, state, note))
     }
 
+    async fn release_task(
+        &self,
+        owner: &str,
+        (set, task): (TaskSetId, TaskId),
+        scope: &Scope,
+        now_ms: Millis,
+    ) -> Result<bool, LedgerError> {
+        transact!(self, connection => task_sets::release(connection, (owner, set), task, scope, now_ms))
+    }
+
     async fn add_rollout(&self, new: &NewRollout, now_ms: Millis) -> Result<bool, LedgerError> {
         transact!(self, connection => add_rollout(connection, new, now_ms))
     }

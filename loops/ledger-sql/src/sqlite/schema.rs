@@ -47,6 +47,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0032_changes"
     "0033_progress"
     "0034_skills"
+    "0036_branches"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

@@ -1,6 +1,6 @@
 //! Cases of what stays visible while and after something is erased.
 
-use hone_domain::{Fate, Message, Reason, Role, Turn};
+use hone_domain::{BranchOf, Fate, Message, Origin, Reason, Role, Turn};
 
 use super::personal::{begin, remove_all, wish};
 use super::world::{ALL, World};
@@ -38,6 +38,55 @@ pub(super) async fn a_title_goes_with_any_turn(world: &World, people: &dyn Perso
     other.session = greeting.session;
     world.record(&other).await;
     assert_eq!(title(world).await.as_deref(), Some("Hello?"));
+}
+
+/// Whether a turn has lost its words.
+async fn is_wordless(world: &World, turn: &Turn) -> bool {
+    let view = world.ledger.turn(turn.id).await.expect("read");
+    view.is_none_or(|view| view.turn.prompt_tokens.is_empty())
+}
+
+pub(super) async fn branches_go_with_the_answer_that_they_go_on_from(
+    world: &World,
+    people: &dyn Personal,
+) {
+    let branch_of = |turn: &Turn| {
+        let mut branch = world.turn();
+        branch.origin = Origin::Rollout;
+        branch.prompt_tokens.push(7);
+        branch.admission.branch = Some(BranchOf {
+            turn: turn.id,
+            position: 1,
+            prefix_tokens: 1,
+        });
+        branch
+    };
+    let (asked, other) = (world.turn(), world.turn());
+    let (branch, apart) = (branch_of(&asked), branch_of(&other));
+    let twice = branch_of(&branch);
+    for turn in [&asked, &other, &branch, &apart, &twice] {
+        world.record(turn).await;
+    }
+    let view = world.ledger.turn(branch.id).await.expect("read");
+    assert_eq!(view.expect("known").turn, branch);
+    let wish = wish(world, ForgetWhat::Turns(vec![asked.id]));
+    let plan = people.plan_forget(&wish).await.expect("planned");
+    assert_eq!(plan.turns, 3);
+    begin(people, &wish).await;
+    remove_all(people, wish.id).await;
+    // What is still under way goes as well.
+    let late = branch_of(&asked);
+    world.record(&late).await;
+    for (turn, gone) in [
+        (&asked, true),
+        (&branch, true),
+        (&twice, true),
+        (&late, true),
+        (&other, false),
+        (&apart, false),
+    ] {
+        assert_eq!(is_wordless(world, turn).await, gone, "{turn:?}");
+    }
 }
 
 pub(super) async fn what_is_being_removed_is_not_judged_again(

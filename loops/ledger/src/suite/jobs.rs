@@ -194,7 +194,7 @@ pub(super) fn settled(reward: Option<f32>) -> JobEnd {
     }
 }
 
-fn failed(retry_ms: Millis) -> JobEnd {
+pub(super) fn failed(retry_ms: Millis) -> JobEnd {
     JobEnd::Failed {
         reason: JobReason::Jail,
         result: Value::Null,

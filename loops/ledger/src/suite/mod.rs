@@ -83,6 +83,7 @@ pub async fn personal(make: impl AsyncFn() -> (Arc<dyn Ledger>, Arc<dyn Personal
         personal::scored_turns_tell_arms_and_complaints,
         personal::what_was_learned_is_told,
         erasure::a_title_goes_with_any_turn,
+        erasure::branches_go_with_the_answer_that_they_go_on_from,
         erasure::what_is_being_removed_is_not_judged_again,
         erasure::what_is_under_way_comes_without_its_words,
         erasure::what_waited_in_a_spool_comes_without_its_words,
@@ -176,6 +177,7 @@ pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() ->
     }
     job_cases! {
         task_sets::sets_are_kept_and_removed,
+        task_sets::a_quarantined_task_is_released_and_checked_again,
         task_sets::sets_grow_and_share_contents,
         task_sets::a_set_takes_so_much_and_no_more,
         jobs::a_rollout_begins_its_groups_once,

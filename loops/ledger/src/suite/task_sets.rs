@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use hone_domain::{Digest, TASKS_MAX, TaskManifest, TaskSetId, TaskState};
 
-use super::jobs::{Case, TEST, of, settled};
+use super::jobs::{Case, TEST, failed, of, settled};
 use super::world::{ALL, NOW, OWNER, assert_conflict};
-use crate::{Jobs, Ledger, NewTasks, Personal};
+use crate::{JOB_ATTEMPTS_MAX, Jobs, Ledger, NewTasks, Personal};
 
 pub(super) async fn sets_are_kept_and_removed<L: Ledger + Personal + Jobs + 'static>(
     case: &Case<L>,
@@ -72,6 +72,49 @@ pub(super) async fn sets_are_kept_and_removed<L: Ledger + Personal + Jobs + 'sta
     );
     assert_eq!(case.ledger.task_sets(OWNER).await.expect("read"), []);
     assert_eq!(case.counts().await, BTreeMap::new());
+}
+
+/// A check that fails for want of a jail quarantines its task; whoever has it puts it back, and it is checked again.
+pub(super) async fn a_quarantined_task_is_released_and_checked_again<
+    L: Ledger + Personal + Jobs + 'static,
+>(
+    case: &Case<L>,
+) {
+    let set = case.set("set", vec![case.task("a", false)]);
+    case.add(&set).await;
+    let task = set.tasks.tasks[0].id;
+    let scope = case.world.scope();
+    let release = async |owner: &str, set| {
+        let place = (set, task);
+        case.ledger.release_task(owner, place, &scope, NOW).await
+    };
+    assert_conflict(&release(OWNER, set.id).await);
+    let state = async || {
+        let row = case.ledger.task(task).await.expect("read");
+        let (row, _) = row.expect("there");
+        (row.state, row.note)
+    };
+    for round in 0..2 {
+        for _ in 0..JOB_ATTEMPTS_MAX {
+            for job in case.claim(ALL, NOW).await {
+                case.end(&job, &failed(0), NOW).await.expect("ended");
+            }
+        }
+        let (now, note) = state().await;
+        assert_eq!(now, TaskState::Quarantined, "{round}");
+        assert!(note.is_some_and(|note| note.contains("jail")));
+        // Nobody else puts it back.
+        assert!(!release("other", set.id).await.expect("asked"));
+        let elsewhere = TaskSetId(case.world.batch().0);
+        assert!(!release(OWNER, elsewhere).await.expect("asked"));
+        assert!(release(OWNER, set.id).await.expect("released"));
+        assert_eq!(state().await, (TaskState::New, None));
+    }
+    let jobs = case.claim(ALL, NOW).await;
+    assert_eq!(jobs.len(), 1, "one check at a time");
+    case.end(&jobs[0], &settled(None), NOW)
+        .await
+        .expect("ended");
 }
 
 pub(super) async fn sets_grow_and_share_contents<L: Ledger + Personal + Jobs + 'static>(

@@ -13,7 +13,8 @@ pub fn hint_words(template: &str, hint: &str) -> String {
     template.replace("{hint}", hint.trim())
 }
 
-/// The turn's prompt with `hint` at the end of the last user message, around the recorded tokens.
+/// The turn's prompt with `hint` at the end of the last user message, around the recorded tokens. What of an answer a
+/// branch goes on from stays behind it.
 /// None where the template's text behind that place is not what the prompt ends with.
 pub fn hinted_prompt(wording: &dyn Wording, turn: &Turn, hint: &str) -> Option<Vec<Token>> {
     let mut messages = turn.messages.clone();
@@ -22,6 +23,7 @@ pub fn hinted_prompt(wording: &dyn Wording, turn: &Turn, hint: &str) -> Option<V
     let text = wording.render(&messages).ok()?;
     let (_, tail) = text.rsplit_once(MARK)?;
     let tail = wording.encode(tail);
-    let head = turn.prompt_tokens.strip_suffix(tail.as_slice())?;
-    Some([head, &wording.encode(hint), &tail].concat())
+    let (asked, prefix) = turn.asked_and_prefix();
+    let head = asked.strip_suffix(tail.as_slice())?;
+    Some([head, &wording.encode(hint), &tail, prefix].concat())
 }

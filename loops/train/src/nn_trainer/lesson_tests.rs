@@ -287,6 +287,15 @@ fn a_hint_goes_to_the_end_of_the_last_user_message() {
         let found = hinted_prompt(&Digits, &turn(messages, prompt), " 20 21");
         assert_eq!(found.as_deref(), *expected, "{messages:?}");
     }
+    // What of an answer a branch goes on from stays behind the prompt.
+    let mut branch = turn(&asked, &[1, 2, 7, 8, 3, 30, 31]);
+    branch.admission.branch = Some(hone_domain::BranchOf {
+        turn: branch.id,
+        position: 2,
+        prefix_tokens: 2,
+    });
+    let found = hinted_prompt(&Digits, &branch, " 20 21");
+    assert_eq!(found, Some(vec![1, 2, 7, 8, 20, 21, 3, 30, 31]));
 }
 
 #[tokio::test]

@@ -156,8 +156,10 @@ impl NnTrainer {
         let last = lesson.turn.completion.tokens().last();
         let ends = &self.parts.end_tokens;
         let end = last.filter(|t| ends.contains(t)).or(ends.first());
-        let start = lesson.turn.prompt_tokens.len();
-        let mut tokens = lesson.turn.prompt_tokens.clone();
+        // A better answer is a whole one, so it takes the place of what a branch goes on from too.
+        let (asked, _) = lesson.turn.asked_and_prefix();
+        let start = asked.len();
+        let mut tokens = asked.to_vec();
         tokens.extend(said.iter().chain(end));
         if said.is_empty() || !self.fits(tokens.len()) {
             return None;

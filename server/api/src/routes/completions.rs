@@ -191,6 +191,7 @@ fn plans(
             metadata: wish.metadata.clone(),
             parent: context.parent,
             episode: None,
+            branch: None,
         })
     });
     Ok((plans.collect::<Result<_, ApiError>>()?, logprobs))

@@ -6,11 +6,13 @@ pub mod agents;
 pub mod anthropic;
 pub mod audit;
 pub mod auth;
+pub mod branches;
 pub mod chat;
 mod common;
 pub mod completions;
 pub mod console;
 pub mod embeddings;
+pub mod episodes;
 pub mod feedback;
 pub mod generate;
 pub mod health;
@@ -82,6 +84,7 @@ fn learning(routes: Routes) -> Routes {
         .add(own, routes!(sessions::get_session))
         .add(own, routes!(sessions::list_turns))
         .add(own, routes!(turns::get_turn))
+        .add_own_and_any(Ask, routes!(branches::branch))
         .add(own, routes!(learning::get_consent, learning::put_consent))
         .add(
             own,
@@ -140,6 +143,7 @@ fn tasks(routes: Routes) -> Routes {
             routes!(rollouts::get_task_set, rollouts::remove_task_set),
         )
         .add(work, routes!(rollouts::add_tasks))
+        .add(work, routes!(rollouts::release_task))
         .add(
             work.idempotent(),
             routes!(rollouts::add_rollout, rollouts::list_rollouts),
@@ -147,7 +151,7 @@ fn tasks(routes: Routes) -> Routes {
         .add(work, routes!(rollouts::get_rollout))
         .add(work, routes!(rollouts::cancel_rollout))
         .add(work, routes!(rollouts::list_episodes))
-        .add(work, routes!(rollouts::get_episode))
+        .add(work, routes!(episodes::get_episode))
         .add(work, routes!(rollouts::queues))
         .add(AdminRead, routes!(rollouts::all_queues))
 }

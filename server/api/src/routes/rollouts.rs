@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
-use hone_domain::{JobId, RolloutId, Scope, TaskId, TaskSetId, TaskState};
+use hone_domain::{RolloutId, Scope, TaskId, TaskSetId, TaskState};
 use hone_ledger::{LedgerError, NewRollout, NewTask, NewTaskSet, NewTasks, PolicyRecord, TaskRow};
 use hone_runtime::Notification;
 use serde_json::json;
@@ -235,6 +235,39 @@ pub async fn get_task_set(
     }))
 }
 
+/// Puts a quarantined task of the caller back: it is checked again, and tried once it is ready.
+#[utoipa::path(
+    post,
+    path = "/v1/task-sets/{id}/tasks/{task}/release",
+    params(("id" = String, Path, description = "The set's id"), ("task" = String, Path, description = "The task's id")),
+    responses(
+        (status = 200, description = "It is being checked", body = TaskSetReply),
+        (status = 404, description = "No such task of yours", body = ErrorBody),
+        (status = 409, description = "It is not quarantined", body = ErrorBody),
+        (status = 503, description = "This server has no jails", body = ErrorBody),
+    )
+)]
+pub async fn release_task(
+    State(http): State<Arc<Http>>,
+    context: RequestContext,
+    Path((id, name)): Path<(String, String)>,
+) -> Reply<TaskSetReply> {
+    let set = set_id(&id)?;
+    let task = TaskId::parse(&name).ok_or_else(|| unknown("task", &name))?;
+    working(&http).await?;
+    one_set(&http, &context, set).await?;
+    let scope = whole_scope(&http, &context, None)?;
+    noted(&http, &context, "task.release", &task.prefixed()).await?;
+    let (owner, now_ms) = (&context.caller.owner, http.clock.now_ms());
+    let released = http.jobs.release_task(owner, (set, task), &scope, now_ms);
+    if !released.await.map_err(conflict)? {
+        return Err(unknown("task", &name));
+    }
+    wake(&http);
+    let (row, _) = one_set(&http, &context, set).await?;
+    Ok(Json(row))
+}
+
 /// Removes a task set of the caller with its rollouts and their episodes; the turns stay.
 #[utoipa::path(
     delete,
@@ -430,27 +463,6 @@ pub async fn list_episodes(
     let rows = http.jobs.episodes(rollout, window).await?;
     let page = lists::page(rows, window.limit, |(number, job)| (number, job.into()));
     Ok(Json(page))
-}
-
-/// An episode of the caller.
-#[utoipa::path(
-    get,
-    path = "/v1/episodes/{id}",
-    params(("id" = String, Path, description = "Its id")),
-    responses(
-        (status = 200, body = EpisodeReply),
-        (status = 404, description = "No such episode of yours", body = ErrorBody),
-    )
-)]
-pub async fn get_episode(
-    State(http): State<Arc<Http>>,
-    context: RequestContext,
-    Path(id): Path<String>,
-) -> Reply<EpisodeReply> {
-    let job = JobId::parse(&id).ok_or_else(|| unknown("episode", &id))?;
-    let found = http.jobs.job(&context.caller.owner, job).await?;
-    let job = found.ok_or_else(|| unknown("episode", &id))?;
-    Ok(Json(job.into()))
 }
 
 async fn queues_of(http: &Http, owner: Option<&str>) -> Reply<QueuesReply> {

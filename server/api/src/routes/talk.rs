@@ -334,6 +334,7 @@ impl Talk {
             parent: context.parent,
             checks: wish.checks,
             episode: None,
+            branch: None,
         };
         if let Some(episode) = &context.episode {
             plan.bind(episode)?;

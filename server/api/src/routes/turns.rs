@@ -17,6 +17,7 @@ use super::Reply;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
+use hone_api_types::branches::BranchOfReply;
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::replies::ids_of;
 use hone_api_types::skills::{ShownSkillReply, shown_skills};
@@ -140,12 +141,14 @@ pub struct TurnReply {
     pub session_id: String,
     /// The turn it continues.
     pub parent_id: Option<String>,
+    /// The answer that it goes on from, where it is a branch.
+    pub branch_of: Option<BranchOfReply>,
     /// Which of its request's choices.
     pub choice_index: u32,
     /// `main` or `side`.
     #[schema(value_type = String)]
     pub kind: TurnKind,
-    /// `user`, or `outside` where it came by `POST /v1/trajectories`.
+    /// `user`; `rollout` of an episode or a branch; or `outside` where it came by `POST /v1/trajectories`.
     #[schema(value_type = String)]
     pub origin: Origin,
     /// The version that sampled it; of a turn from outside the one that was served when it came.
@@ -212,6 +215,7 @@ impl TurnReply {
             id: turn.id.prefixed(),
             session_id: turn.session.prefixed(),
             parent_id: turn.parent.map(TurnId::prefixed),
+            branch_of: turn.admission.branch.map(Into::into),
             choice_index: turn.choice_index,
             kind: turn.kind,
             origin: turn.origin,

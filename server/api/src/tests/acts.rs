@@ -241,6 +241,8 @@ fn every_route_that_decides_is_an_act() {
         "/v1/embeddings",
         "/v1/feedback",
         "/v1/trajectories",
+        "/v1/branches",
+        "/admin/v1/branches",
         "/mcp",
         "/tokenize",
         "/detokenize",

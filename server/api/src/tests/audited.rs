@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::body::Body;
-use hone_domain::{Digest, Scope, UserRole};
+use hone_domain::{Digest, Scope, TaskSetId, TaskState, UserRole};
 use hone_ledger::suite::World;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -41,6 +41,9 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
         Some("version.unpin"),
     ),
     ("POST", "/v1/versions/resume", Some("learning.resume")),
+    // One's own answer, tried again.
+    ("POST", "/v1/branches", None),
+    ("POST", "/admin/v1/branches", Some("turn.branch")),
     // One's own prompts, answered again and not kept.
     ("POST", "/v1/versions/compare", None),
     (
@@ -144,6 +147,11 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("DELETE", "/v1/skills", Some("skill.forget")),
     ("POST", "/v1/task-sets", Some("task_set.add")),
     ("POST", "/v1/task-sets/{id}/tasks", Some("task_set.extend")),
+    (
+        "POST",
+        "/v1/task-sets/{id}/tasks/{task}/release",
+        Some("task.release"),
+    ),
     ("DELETE", "/v1/task-sets/{id}", Some("task_set.remove")),
     ("POST", "/v1/rollouts", Some("rollout.add")),
     ("POST", "/v1/rollouts/{id}/cancel", Some("rollout.cancel")),
@@ -376,6 +384,23 @@ impl Walk {
         let (route, more) = ("/v1/task-sets/{id}/tasks", json!({"files": ["x"]}));
         let path = format!("{sets}/{}/tasks", set["id"].as_str().unwrap());
         self.step(("POST", route, &path), by, more).await;
+        let detail = format!("{sets}/{}", set["id"].as_str().unwrap());
+        let task = self.stage.http.jobs.task_set(
+            "admin",
+            TaskSetId::parse(set["id"].as_str().unwrap()).unwrap(),
+        );
+        let task = task.await.unwrap().unwrap().1[0].id;
+        let quarantined = (task, TaskState::Quarantined, Some("it failed"));
+        let noting = self
+            .stage
+            .http
+            .jobs
+            .note_task(quarantined.0, quarantined.1, quarantined.2);
+        noting.await.unwrap();
+        let route = "/v1/task-sets/{id}/tasks/{task}/release";
+        let path = format!("{detail}/tasks/{}/release", task.prefixed());
+        let released = self.step(("POST", route, &path), by, Value::Null).await;
+        assert_eq!(released.json()["states"], json!({"new": 1}));
         let order = json!({"task_set": set["id"]});
         let order = self.step(("POST", orders, orders), by, order).await.json();
         let path = format!("{orders}/{}/cancel", order["id"].as_str().unwrap());
@@ -399,10 +424,16 @@ impl Walk {
         let mut turn = World::new(ledger.clone()).turn();
         "owner".clone_into(&mut turn.owner);
         turn.scope = Scope::of("owner", None);
+        turn.base = Digest([0xab; 32]);
+        turn.id.0 = self.stage.http.ids.next();
         ledger
             .record_turns(std::slice::from_ref(&turn))
             .await
             .unwrap();
+        let route = "/admin/v1/branches";
+        let body = json!({"turn_id": turn.id.prefixed(), "version": "latest"});
+        let admin = [("authorization", ADMIN_KEY)];
+        self.step(("POST", route, route), &admin, body).await;
         let path = format!("/v1/responses/resp_{}", turn.id);
         self.step(("DELETE", "/v1/responses/{id}", &path), &by, Value::Null)
             .await;

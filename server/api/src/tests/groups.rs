@@ -300,6 +300,7 @@ async fn an_agents_key_asks_reads_and_gives_feedback() {
         "POST /detokenize",
         "POST /v1/feedback",
         "POST /v1/trajectories",
+        "POST /v1/branches",
         "POST /mcp",
     ];
     let stage = Stage::new(Recorder::Collects).await;
@@ -311,7 +312,10 @@ async fn an_agents_key_asks_reads_and_gives_feedback() {
         let may = *right == Right::User
             && (*method == "GET" || MAY.contains(&&*format!("{method} {path}")));
         let path = path.replace("{*id}", "x").replace("{id}", "x");
-        let path = path.replace("{name}", "x").replace("{member}", "x");
+        let path = path
+            .replace("{name}", "x")
+            .replace("{member}", "x")
+            .replace("{task}", "x");
         let path = path.replace("{version}", "1");
         let reply = builder.send(&stage, method, &path, Value::Null).await;
         let code = match reply.status {

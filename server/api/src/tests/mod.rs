@@ -5,6 +5,7 @@ mod admin;
 mod agents;
 mod audited;
 mod bad_input;
+mod branches;
 mod capture;
 mod chat;
 mod console;

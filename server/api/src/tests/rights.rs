@@ -118,7 +118,10 @@ async fn every_route_lets_in_whom_the_table_names() {
             .replace("{*id}", "x")
             .replace("{*path}", "x")
             .replace("{id}", "x");
-        let path = path.replace("{name}", "judge").replace("{member}", "x");
+        let path = path
+            .replace("{name}", "judge")
+            .replace("{member}", "x")
+            .replace("{task}", "x");
         for (caller, expected) in callers.into_iter().zip(passes(*right)) {
             let bearer = format!("Bearer {caller}");
             let headers = match caller {

@@ -243,6 +243,7 @@ fn inference_of(
         live: Live::default(),
         telemetry: resources.telemetry.clone(),
         embedding: FairSemaphore::new(1),
+        branching: FairSemaphore::new(config.http.branches_max),
         apart: FairSemaphore::new(config.model.thread_count()),
         abort: abort.signal(),
     }

@@ -70,6 +70,16 @@ pub(crate) enum TasksCommand {
         #[command(flatten)]
         server: Server,
     },
+    /// Put a quarantined task back: it is checked again, and tried once it is ready. `hone tasks show` says why it is
+    /// quarantined.
+    Release {
+        /// The set's name or id.
+        set: String,
+        /// The task's name or id.
+        task: String,
+        #[command(flatten)]
+        server: Server,
+    },
     /// Remove a set with its rollouts.
     Remove {
         /// Its name or id.
@@ -118,6 +128,11 @@ pub(crate) fn tasks(command: TasksCommand) -> Result<ExitCode, String> {
             show(&server, send(&server, &call), list)
         }
         TasksCommand::Show { set, server } => show(&server, look(&server, &set), one),
+        TasksCommand::Release { set, task, server } => {
+            show(&server, release(&server, &set, &task), |_| {
+                "it is being checked; hone tasks show says what came of it\n".to_owned()
+            })
+        }
         TasksCommand::Remove { set, server } => show(&server, remove(&server, &set), |_| {
             "it is gone\n".to_owned()
         }),
@@ -186,6 +201,26 @@ pub(super) async fn resolved(server: &Server, set: &str) -> Result<String, Strin
 async fn look(server: &Server, set: &str) -> Result<Value, String> {
     let id = resolved(server, set).await?;
     get(server, &id).await
+}
+
+async fn release(server: &Server, set: &str, task: &str) -> Result<Value, String> {
+    let id = resolved(server, set).await?;
+    let path = format!("/v1/task-sets/{id}");
+    let known = send(server, &Call::get(path.clone(), one)).await?;
+    let tasks = known["data"].as_array().cloned().unwrap_or_default();
+    let found = tasks
+        .iter()
+        .find(|row| row["name"] == task || row["id"] == task);
+    let found = found.and_then(|row| row["id"].as_str());
+    let found = found
+        .ok_or_else(|| format!("{set} has no task {task:?}; hone tasks show {set} lists them"))?;
+    let call = Call {
+        method: Method::POST,
+        path: format!("{path}/tasks/{found}/release"),
+        body: None,
+        show: one,
+    };
+    send(server, &call).await
 }
 
 async fn remove(server: &Server, set: &str) -> Result<Value, String> {

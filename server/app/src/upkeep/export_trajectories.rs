@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 
 use clap::ValueEnum;
+use hone_api::recorded::episode_of;
+use hone_api_types::episodes::EpisodeFormat;
 use hone_domain::{
     Learning, Message, ParsedOutput, Reason, Scope, SessionReward, Turn, TurnId, TurnKind,
 };
 use hone_inference::call_id;
-use hone_ledger::{Extent, TurnFilter, TurnView};
+use hone_ledger::{Extent, Jobs, Ledger, TurnFilter, TurnView};
 use hone_ledger_sql::StoredLedger;
 use serde_json::{Value, json};
 
@@ -21,6 +23,15 @@ pub(crate) enum Format {
     Messages,
     /// A turn: prompt and completion as token ids, log-probs, version and reward, in the order newest first.
     Tokens,
+    /// A conversation: its turns with tokens, log-probs, versions and verdicts, as `GET /v1/episodes/{id}?format=hone`.
+    Hone,
+    /// A conversation as a trajectory of ATIF 1.8, the format of Harbor.
+    Atif,
+    /// A conversation as a list of OpenEnv's trace entries.
+    #[value(name = "openenv")]
+    OpenEnv,
+    /// A conversation as an episode record of verifiers.
+    Verifiers,
 }
 
 impl Format {
@@ -29,6 +40,21 @@ impl Format {
         match self {
             Self::Messages => "messages",
             Self::Tokens => "tokens",
+            Self::Hone => "hone",
+            Self::Atif => "atif",
+            Self::OpenEnv => "openenv",
+            Self::Verifiers => "verifiers",
+        }
+    }
+
+    /// The format of the episode that a line is, where it is one.
+    fn of_episodes(self) -> Option<EpisodeFormat> {
+        match self {
+            Self::Messages | Self::Tokens => None,
+            Self::Hone => Some(EpisodeFormat::Hone),
+            Self::Atif => Some(EpisodeFormat::Atif),
+            Self::OpenEnv => Some(EpisodeFormat::OpenEnv),
+            Self::Verifiers => Some(EpisodeFormat::Verifiers),
         }
     }
 }
@@ -57,9 +83,12 @@ impl<'a> Trajectories<'a> {
         view: &TurnView,
         format: Format,
     ) -> Result<Option<Value>, String> {
+        if let Some(format) = format.of_episodes() {
+            return self.episode(view, format).await;
+        }
         let is_whole = match format {
-            Format::Messages => view.extent != Extent::Row,
             Format::Tokens => view.extent == Extent::Whole,
+            _ => view.extent != Extent::Row,
         };
         if !is_whole {
             return Ok(None);
@@ -68,8 +97,24 @@ impl<'a> Trajectories<'a> {
         let rewards = session.map_err(|error| error.to_string())?;
         let reward = rewards.and_then(|mut session| session.rewards.pop());
         Ok(Some(match format {
-            Format::Messages => conversation(view, reward.as_ref()),
             Format::Tokens => step(view, reward.as_ref()),
+            _ => conversation(view, reward.as_ref()),
+        }))
+    }
+
+    /// The episode that ends with a turn, as far as its turns may be learned from. Which model is served here is not known.
+    async fn episode(
+        &self,
+        view: &TurnView,
+        format: EpisodeFormat,
+    ) -> Result<Option<Value>, String> {
+        let ledgers = (self.ledger as &dyn Ledger, self.ledger as &dyn Jobs);
+        let episode = episode_of(ledgers, view.clone(), None).await;
+        let episode = episode.map_err(|error| error.to_string())?;
+        Ok(episode.map(|mut episode| {
+            let barred = episode.turns.iter().rposition(|view| !self.has(view));
+            episode.turns.drain(..barred.map_or(0, |at| at + 1));
+            episode.written(format)
         }))
     }
 }
@@ -103,10 +148,11 @@ pub(super) async fn trajectories(
             if !exported.has(&view) {
                 continue;
             }
-            if format == Format::Messages {
+            let is_conversation = format != Format::Tokens;
+            if is_conversation {
                 continued.extend(view.turn.parent);
             }
-            if format == Format::Messages && is_continued {
+            if is_conversation && is_continued {
                 continue;
             }
             if let Some(line) = exported.line(&view, format).await? {

@@ -11,6 +11,7 @@ mod target;
 pub mod trial;
 pub mod view;
 
+pub use target::Target;
 use utoipa_axum::routes;
 
 use super::register::Routes;

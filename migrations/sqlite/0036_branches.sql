@@ -1,0 +1,9 @@
+-- Branches: turns that go on from another turn's answer. Which turn, how many tokens of its completion stay, and how many
+-- tokens at the end of the branch's prompt belong to the answer.
+alter table turns add column branch_of blob;
+alter table turns add column branch_position integer;
+alter table turns add column branch_prefix integer;
+
+create index turns_by_branch on turns (branch_of) where branch_of is not null;
+
+pragma user_version = 36;
