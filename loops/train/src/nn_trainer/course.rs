@@ -5,7 +5,7 @@ use hone_nn::{Control, Learner, Mark, TrainRow, Under};
 use super::distilled::CheckedAnswer;
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
-use super::steps::Stride;
+use super::stride::Stride;
 use super::{NnTrainer, TrainError};
 
 /// Steps in a row that make answers to other questions no likelier, after which they end.

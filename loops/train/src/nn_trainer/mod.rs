@@ -20,6 +20,7 @@ mod parts;
 mod reference;
 mod rehearsal;
 mod steps;
+mod stride;
 mod telling;
 mod texts;
 mod trainer;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use hone_nn::{Control, Learner, LossKind, Mark, StepError, StepReport, TrainRow, Under};
+use hone_nn::{Control, Learner, LossKind, StepError, StepReport, TrainRow, Under};
 
 use super::course::Course;
 use super::lessons::Taught;
 use super::reference::GenericAnswer;
+use super::stride::Stride;
 use super::{NnTrainer, TrainError, TrainJob, control, mean, stopped, train_row};
 use crate::config::LearnerConfig;
 use crate::progress::Phase;
@@ -167,54 +168,6 @@ impl NnTrainer {
     }
 }
 
-/// Share of a loss by which it may rise from one update to the next.
-const RISE: f64 = 0.01;
-
-/// How far an update goes. One that made the loss of the same rows larger went too far: it is taken back by
-/// half, and those that follow go half as far: what one model bears is too far for another.
-pub(super) struct Stride {
-    lr: f32,
-    /// Weights with the smallest loss so far, and that loss.
-    best: Option<(Mark, f64)>,
-    here: Option<Mark>,
-    shortened: usize,
-}
-
-impl Stride {
-    fn new(lr: f32) -> Self {
-        Self {
-            lr,
-            best: None,
-            here: None,
-            shortened: 0,
-        }
-    }
-
-    /// Remembers where an update begins.
-    fn before(&mut self, learner: &mut Learner) {
-        self.here = Some(learner.mark());
-    }
-
-    /// Further updates go half as far.
-    pub(super) fn shorten(&mut self, learner: &mut Learner) {
-        self.lr /= 2.0;
-        self.shortened += 1;
-        learner.set_lr(self.lr);
-    }
-
-    /// Looks at the loss where the update began.
-    fn after(&mut self, learner: &mut Learner, report: &StepReport) {
-        let Some(here) = self.here.take() else { return };
-        match &self.best {
-            Some((best, loss)) if report.loss > loss + RISE * loss.abs() => {
-                learner.half_way(best, &here);
-                self.shorten(learner);
-            }
-            _ => self.best = Some((here, report.loss)),
-        }
-    }
-}
-
 /// What the steps on a batch did.
 pub(super) struct Stepped {
     pub(super) reports: Vec<StepReport>,
@@ -337,8 +290,8 @@ pub(super) fn numbers(stepped: &Stepped) -> BTreeMap<&'static str, f64> {
             reports.iter().map(|r| r.slices).sum::<usize>() as f64,
         ),
         ("slice_ms_max", slice_us as f64 / 1e3),
-        ("lr", f64::from(stride.lr)),
-        ("updates_shortened", stride.shortened as f64),
+        ("lr", f64::from(stride.lr())),
+        ("updates_shortened", stride.shortened() as f64),
         ("hints", taught.hints as f64),
         ("corrections", taught.corrections.len() as f64),
         ("retold", taught.retold as f64),
