@@ -152,3 +152,56 @@ pub(super) fn best(all: Vec<Candidate>, relevance_min: f32) -> Vec<Candidate> {
     placed.sort_by_key(|(at, _)| *at);
     placed.into_iter().map(|(_, candidate)| candidate).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(question: usize, tokens: usize, gain: f32) -> Candidate {
+        let row = TrainRow {
+            tokens: vec![0; tokens + 1],
+            loss: Vec::new(),
+        };
+        Candidate {
+            question,
+            telling: 0,
+            is_guided: false,
+            told: row.clone(),
+            plain: row,
+            said: vec![0; tokens],
+            gain,
+            relevance: 1.0,
+            fluency: -1.0,
+            token_gains: vec![1.0; tokens],
+        }
+    }
+
+    #[test]
+    fn the_surest_gain_is_worth_most_whatever_the_length() {
+        // The same gain per token is surer of a longer answer, and a large gain makes up for few tokens.
+        assert!(candidate(0, 100, 0.1).worth() > candidate(0, 25, 0.1).worth());
+        assert!(candidate(0, 9, 0.6).worth() > candidate(0, 100, 0.1).worth());
+    }
+
+    #[test]
+    fn each_question_teaches_some_answers_and_neighbours_answer_others() {
+        let of_question =
+            |question| (0..5).map(move |n| candidate(question, 50 + n, 0.1 + 0.01 * n as f32));
+        let mut all: Vec<Candidate> = of_question(0).chain(of_question(1)).collect();
+        all.push(candidate(3, 50, -0.1));
+        let best = best(all, 0.25);
+        let questions: Vec<usize> = best.iter().map(|one| one.question).collect();
+        assert_eq!(questions, [0, 1, 0, 1, 0, 1]);
+        assert_eq!(best[0].said.len(), 54);
+    }
+
+    #[test]
+    fn answers_to_two_of_six_questions_are_not_learned_from() {
+        let all = (0..12).map(|question| candidate(question, 20, 0.1));
+        let parted = parted(all.collect(), 0.25);
+        let questions = |of: &[Candidate]| of.iter().map(|one| one.question).collect::<Vec<_>>();
+        assert_eq!(questions(&parted.checked), [2, 8]);
+        assert_eq!(questions(&parted.others), [0, 1, 3, 4, 6, 7, 9, 10]);
+        assert_eq!(parted.unseen.len(), 2);
+    }
+}

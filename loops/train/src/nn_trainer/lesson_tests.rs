@@ -439,3 +439,18 @@ async fn the_gate_sees_what_instructed_answers_lose() {
     let (careful, wild) = (lost(1e-4), lost(5.0));
     assert!(careful.abs() < 0.1 && wild > 1.0, "{careful} {wild}");
 }
+
+/// Who only says thank you asks for nothing, and what was asked for before is not learned once more.
+#[tokio::test]
+async fn thanks_alone_repeat_no_wish() {
+    let fixture = Fixture::new().await;
+    let parts = parts(&fixture);
+    let turn = sampled(&fixture, &parts, 1);
+    let mut job = lesson_of(&turn, None, None);
+    let mut before = job.lessons[0].clone();
+    before.hint = Some("shorter".to_owned());
+    job.replayed = vec![before];
+    assert!(super::wishes::wishes(&job).is_empty());
+    job.lessons[0].hint = Some("in lists".to_owned());
+    assert_eq!(super::wishes::wishes(&job), ["in lists", "shorter"]);
+}

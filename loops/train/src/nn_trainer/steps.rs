@@ -10,12 +10,15 @@ use super::reference::GenericAnswer;
 use super::stride::Stride;
 use super::{NnTrainer, TrainError, TrainJob, control, mean, stopped, train_row};
 use crate::config::LearnerConfig;
+use crate::objective::DistillForm;
 use crate::progress::Phase;
 
 /// Generic answers that are looked at between steps, and how much of what the gate allows may be lost
 /// on them when the steps end.
 const LOOKED_AT: usize = 8;
 const KEPT_SHARE: f32 = 0.75;
+/// Least share of the learning rate.
+const SHARE_MIN: f32 = 0.01;
 
 /// Answers of one update; with more of them each update sees others.
 const ANSWERS_PER_UPDATE: usize = 8;
@@ -111,6 +114,8 @@ impl NnTrainer {
         for (answer, logprob) in unseen.iter_mut().zip(before) {
             answer.logprob_before = logprob;
         }
+        let lr = lr * self.share_of_lr(&rows, &taught);
+        learner.set_lr(lr);
         let mut batch = batch(rows, &taught);
         job.progress.enter(Phase::Steps);
         let all = self.learner.steps_per_batch as usize + self.learner.correction_steps_max;
@@ -150,6 +155,22 @@ impl NnTrainer {
             stride,
             course,
         })
+    }
+
+    /// How far the updates of a batch go, of the learning rate. Every update is normalised, so that the weight of a
+    /// score says nothing where scores are all there is: without this one thank-you, and the anchors beside it,
+    /// would move the weights as far as a person's words do, and away from what these have taught.
+    fn share_of_lr(&self, rows: &[TrainRow], taught: &Taught) -> f32 {
+        let says_nothing = taught.corrections.is_empty()
+            && taught.retold == 0
+            && taught.distilled.wish_tokens.iter().all(Vec::is_empty);
+        if self.learner.hint_form != DistillForm::Context || !says_nothing {
+            return 1.0;
+        }
+        let scored = rows.iter().flat_map(|row| &row.loss);
+        let scored = scored.filter(|loss| loss.kind == LossKind::Policy);
+        let most = scored.map(|loss| loss.advantage.abs()).fold(0.0, f32::max);
+        most.clamp(SHARE_MIN, 1.0)
     }
 
     /// Whether the current weights give the base model's own answers about as likely as it does. The
