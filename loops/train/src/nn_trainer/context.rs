@@ -6,7 +6,7 @@
 //!    guidance towards the words.
 //! 2. An answer is kept where it does what the words ask (they make it likelier: `gain`), answers its
 //!    question (it is likelier behind it than behind another one: `relevance`), and does not repeat
-//!    the words. Of several to one question the one with most gain is kept.
+//!    the words. Of several to one question at most three are kept.
 //! 3. Tokens that the words made clearly likelier are imitated; at all others the student follows the
 //!    distribution of the model that read the words, so that nothing else is learned. The base
 //!    model's own answers to generic prompts anchor the student to the base model.
