@@ -464,7 +464,7 @@ mod tests {
     fn who_asks_for_long_answers_gets_some_that_a_probe_does_not_see_the_end_of() {
         let config = Config::for_tests().gate;
         let mut measured = good();
-        measured.candidate.ended_share = 0.3;
+        measured.candidate.ended_share = 0.55;
         for (told, objected) in [(None, 1), (Some(0.2), 0), (Some(0.9), 1)] {
             measured.told_ended = told;
             assert_eq!(objections(&config, &measured).len(), objected);
