@@ -349,6 +349,13 @@ pub struct BranchOf {
     pub prefix_tokens: u32,
 }
 
+impl BranchOf {
+    /// Of a branch's prompt the tokens that were asked, and those of the answer that it goes on from.
+    pub fn split<'a>(&self, prompt: &'a [Token]) -> (&'a [Token], &'a [Token]) {
+        prompt.split_at(prompt.len().saturating_sub(self.prefix_tokens as usize))
+    }
+}
+
 /// What a turn did with memories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
@@ -365,12 +372,9 @@ impl Turn {
     /// The tokens that were asked, and those of an answer that its completion goes on from; of other turns than
     /// branches the second part is empty.
     pub fn asked_and_prefix(&self) -> (&[Token], &[Token]) {
-        let prefix = self
-            .admission
-            .branch
-            .map_or(0, |b| b.prefix_tokens as usize);
-        let asked = self.prompt_tokens.len().saturating_sub(prefix);
-        self.prompt_tokens.split_at(asked)
+        let prompt = &*self.prompt_tokens;
+        let branch = self.admission.branch;
+        branch.map_or((prompt, &[]), |branch| branch.split(prompt))
     }
 
     /// The distributed trace of this turn: the client's, else one named after the request.

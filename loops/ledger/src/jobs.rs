@@ -331,7 +331,8 @@ pub trait Jobs: Send + Sync {
     async fn release_task(
         &self,
         owner: &str,
-        place: (TaskSetId, TaskId),
+        set: TaskSetId,
+        task: TaskId,
         scope: &Scope,
         now_ms: Millis,
     ) -> Result<bool, LedgerError>;

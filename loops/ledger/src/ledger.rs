@@ -8,8 +8,8 @@ use hone_domain::{
 };
 use serde::Serialize;
 
-use crate::retention::Extent;
 use crate::rewards::Rewarded;
+use crate::turn_view::TurnView;
 use crate::{LedgerError, Reading};
 
 /// Who claims work.
@@ -297,23 +297,6 @@ pub enum FeedbackOutcome {
     TurnUnknown,
     /// The turn belongs to somebody else; nothing was stored. Shown to the client as unknown.
     NotYours,
-}
-
-/// A turn with everything that became of it.
-#[derive(Clone, Debug)]
-pub struct TurnView {
-    /// The turn.
-    pub turn: Turn,
-    /// How much of it is stored.
-    pub extent: Extent,
-    /// What became of it.
-    pub fate: Fate,
-    /// Its transition.
-    pub transition: Option<Transition>,
-    /// The transition's current verdict.
-    pub verdict: Option<Verdict>,
-    /// Explicit feedback.
-    pub feedback: Vec<Feedback>,
 }
 
 /// A turn in a list.

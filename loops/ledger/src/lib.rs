@@ -23,6 +23,7 @@ mod skills;
 mod storage;
 #[cfg(any(test, feature = "test-switches"))]
 pub mod suite;
+mod turn_view;
 mod versions;
 
 pub use answers::{Answer, AnswerLimits, AnswerName, Answered, Answers};
@@ -37,8 +38,8 @@ pub use late::LateTurns;
 pub use ledger::{
     AuditCount, Claim, Claimed, ClaimedSamples, Consumer, EARLY_KEPT, EARLY_KEPT_MS, FEEDBACK_KEPT,
     FeedbackOutcome, Ledger, LedgerCounts, OpenPage, OpenTurn, PolicyRecord, PolicyStatus, Publish,
-    Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, TurnView,
-    WaitingTurn, reason_at_record,
+    Ready, Refusal, ReplayQuery, Replayed, SampleClaim, SampleMaterial, TurnRow, WaitingTurn,
+    reason_at_record,
 };
 pub use memories::{
     Added, Extraction, Memories, MemoryChange, MemoryCounts, MemoryRow, NewMemory, UnreadTurn,
@@ -68,6 +69,7 @@ pub use skills::{
     ActiveSkill, NewSkill, PutSkill, SkillChange, SkillKey, SkillRow, Skills, SkillsFull, WishState,
 };
 pub use storage::{LedgerSize, Storage, TableSize};
+pub use turn_view::TurnView;
 pub use versions::{
     Arm, HeldOut, Import, Prunable, RefusalRecord, Restore, RestoreWhy, ScopeRow, Standing, Trial,
     Tripped, TryOut, VersionSample, VersionView, Versions, WatchNews, WatchPlace, WatchedTurn,

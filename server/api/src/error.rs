@@ -230,6 +230,12 @@ pub struct ErrorBody {
 }
 
 impl ApiError {
+    /// Nothing of that id is there, or it is somebody else's.
+    pub fn unknown(what: &str, id: &str) -> Self {
+        let shown: String = id.chars().take(100).collect();
+        Self::NotFound(format!("no {what} {shown} of yours is known"))
+    }
+
     /// A field with the wrong type or value.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         RequestError::invalid(param, message).into()

@@ -487,11 +487,8 @@ fn remember(
     let text = match ask.context.admission.branch {
         // Its client goes on from the whole answer.
         Some(branch) => {
-            let from = ask
-                .prompt_tokens
-                .len()
-                .saturating_sub(branch.prefix_tokens as usize);
-            inference.language.decode(&ask.prompt_tokens[from..]) + &text
+            let (_, prefix) = branch.split(&ask.prompt_tokens);
+            inference.language.decode(prefix) + &text
         }
         None => text,
     };

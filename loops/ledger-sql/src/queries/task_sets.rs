@@ -151,7 +151,7 @@ pub(crate) async fn release(
     };
     // Each check of a task has a place of its own.
     let member = u32::try_from(checks).unwrap_or(u32::MAX);
-    adding.check(connection, (task, number), member).await?;
+    adding.check(connection, task, number, member).await?;
     Ok(true)
 }
 
@@ -203,14 +203,15 @@ impl Adding<'_> {
                 task.name
             )));
         };
-        self.check(connection, (task.id, task_number), 0).await
+        self.check(connection, task.id, task_number, 0).await
     }
 
     /// Orders the check of a task.
     async fn check(
         &self,
         connection: &mut Connection<'_>,
-        (task, task_number): (TaskId, i64),
+        task: TaskId,
+        task_number: i64,
         member: u32,
     ) -> Result<(), Fault> {
         let check = NewJob {

@@ -81,7 +81,8 @@ impl<S: Store> Jobs for SqlLedger<S> {
     async fn release_task(
         &self,
         owner: &str,
-        (set, task): (TaskSetId, TaskId),
+        set: TaskSetId,
+        task: TaskId,
         scope: &Scope,
         now_ms: Millis,
     ) -> Result<bool, LedgerError> {

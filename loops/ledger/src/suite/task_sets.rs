@@ -85,8 +85,8 @@ pub(super) async fn a_quarantined_task_is_released_and_checked_again<
     let task = set.tasks.tasks[0].id;
     let scope = case.world.scope();
     let release = async |owner: &str, set| {
-        let place = (set, task);
-        case.ledger.release_task(owner, place, &scope, NOW).await
+        let ledger = &case.ledger;
+        ledger.release_task(owner, set, task, &scope, NOW).await
     };
     assert_conflict(&release(OWNER, set.id).await);
     let state = async || {

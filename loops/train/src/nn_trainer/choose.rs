@@ -45,6 +45,11 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// Whether it does what the words ask, and answers its question.
+    fn does(&self, relevance_min: f32) -> bool {
+        self.gain > 0.0 && self.relevance >= relevance_min
+    }
+
     /// How surely the words are why this was said (the sum of what its tokens gain over the root of their number, as
     /// in a t statistic, so that neither short nor long answers are preferred), and how likely it is at all: gain
     /// alone prefers what nobody would say.
@@ -93,9 +98,7 @@ pub(super) struct Parted {
 pub(super) fn parted(all: Vec<Candidate>, relevance_min: f32) -> Parted {
     let place = |candidate: &Candidate| candidate.question % UNSEEN_EVERY;
     let does = |candidate: &Candidate| {
-        candidate.gain > 0.0
-            && candidate.relevance >= relevance_min
-            && !wish_tokens(&candidate.token_gains).is_empty()
+        candidate.does(relevance_min) && !wish_tokens(&candidate.token_gains).is_empty()
     };
     let mut found = Parted {
         unseen: Vec::new(),
@@ -128,28 +131,22 @@ pub(super) fn best(all: Vec<Candidate>, relevance_min: f32) -> Vec<Candidate> {
     let related = |candidate: &Candidate| candidate.relevance * candidate.said.len() as f32;
     let least = quantile(all.iter().map(related).collect(), UNRELATED_SHARE);
     let is_answer = |candidate: &Candidate| {
-        candidate.gain > 0.0
-            && candidate.relevance >= relevance_min
+        candidate.does(relevance_min)
             && related(candidate) >= least
             && candidate.said.len() as f32 >= shortest
     };
     let mut best: Vec<Candidate> = all.into_iter().filter(is_answer).collect();
     best.sort_by(|a, b| b.worth().total_cmp(&a.worth()));
-    let mut of_question: HashMap<usize, usize> = HashMap::new();
-    best.retain(|candidate| {
-        let count = of_question.entry(candidate.question).or_default();
-        *count += 1;
-        *count <= ANSWERS_MAX
-    });
     // Neighbours answer different questions, so that each step sees many of them.
-    let mut place: HashMap<usize, usize> = HashMap::new();
-    let mut placed: Vec<((usize, usize), Candidate)> = Vec::new();
+    let mut rounds: HashMap<usize, usize> = HashMap::new();
+    let mut placed: Vec<(usize, Candidate)> = Vec::new();
     for candidate in best {
-        let round = place.entry(candidate.question).or_default();
-        placed.push(((*round, candidate.question), candidate));
+        let round = rounds.entry(candidate.question).or_default();
+        placed.push((*round, candidate));
         *round += 1;
     }
-    placed.sort_by_key(|(at, _)| *at);
+    placed.retain(|(round, _)| *round < ANSWERS_MAX);
+    placed.sort_by_key(|(round, candidate)| (*round, candidate.question));
     placed.into_iter().map(|(_, candidate)| candidate).collect()
 }
 

@@ -104,8 +104,7 @@ impl NnTrainer {
         // The newest wish is told with half of the questions, in every way. What these answers come to says
         // which older wishes it replaced, and which ways the other half is told.
         let half = asked.len().div_ceil(2);
-        let first =
-            self.first_answers(learner, job, (&asked[..half], &rewrites), found, control)?;
+        let first = self.first_answers(learner, job, &asked[..half], &rewrites, found, control)?;
         let Some((first, sampled)) = first else {
             return Ok(());
         };
@@ -152,7 +151,8 @@ impl NnTrainer {
         &self,
         learner: &mut Learner,
         job: &TrainJob,
-        (asked, rewrites): (&[Asked], &[Option<String>]),
+        asked: &[Asked],
+        rewrites: &[Option<String>],
         found: &mut Distilled,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<Option<(Vec<Telling>, Sampled)>, TrainError> {

@@ -72,7 +72,8 @@ impl Course {
         &mut self,
         trainer: &NnTrainer,
         learner: &mut Learner,
-        (gate, stride): (&[GenericAnswer], &mut Stride),
+        gate: &[GenericAnswer],
+        stride: &mut Stride,
         control: &mut dyn FnMut() -> Control,
     ) -> Result<bool, TrainError> {
         if self.checked.is_empty() {
@@ -88,8 +89,7 @@ impl Course {
             self.best = Some(learner.mark());
         } else if let Some(best) = &self.best {
             let here = learner.mark();
-            learner.half_way(best, &here);
-            stride.shorten(learner);
+            stride.take_back(learner, best, &here);
         }
         Ok(self.worths.go_on())
     }

@@ -124,7 +124,7 @@ impl NnTrainer {
         let gate = self.gate_answers(LOOKED_AT, &mut || control() == Control::Stop)?;
         let mut stride = Stride::new(lr);
         let mut course = Course::new(&taught);
-        course.look(self, learner, (&gate, &mut stride), &mut control)?;
+        course.look(self, learner, &gate, &mut stride, &mut control)?;
         for _ in 0..self.learner.steps_per_batch {
             reports.push(batch.step(learner, &mut control)?);
         }
@@ -133,7 +133,7 @@ impl NnTrainer {
             known.look(learner, &taught, &mut control)?;
             known.wish = batch.wish;
             job.progress.at(reports.len() as f64 / all.max(1) as f64);
-            let goes_on = course.look(self, learner, (&gate, &mut stride), &mut control)?;
+            let goes_on = course.look(self, learner, &gate, &mut stride, &mut control)?;
             if step == self.learner.correction_steps_max || !goes_on {
                 break;
             }

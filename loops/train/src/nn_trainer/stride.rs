@@ -30,8 +30,9 @@ impl Stride {
         self.here = Some(learner.mark());
     }
 
-    /// Further updates go half as far.
-    pub(super) fn shorten(&mut self, learner: &mut Learner) {
+    /// Takes an update that went too far back by half, on the way from `best` to `here`; further ones go half as far.
+    pub(super) fn take_back(&mut self, learner: &mut Learner, best: &Mark, here: &Mark) {
+        learner.half_way(best, here);
         self.lr /= 2.0;
         self.shortened += 1;
         learner.set_lr(self.lr);
@@ -40,10 +41,10 @@ impl Stride {
     /// Looks at the loss where the update began.
     pub(super) fn after(&mut self, learner: &mut Learner, report: &StepReport) {
         let Some(here) = self.here.take() else { return };
-        match &self.best {
+        match self.best.take() {
             Some((best, loss)) if report.loss > loss + RISE * loss.abs() => {
-                learner.half_way(best, &here);
-                self.shorten(learner);
+                self.take_back(learner, &best, &here);
+                self.best = Some((best, loss));
             }
             _ => self.best = Some((here, report.loss)),
         }

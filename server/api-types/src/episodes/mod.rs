@@ -9,7 +9,7 @@ mod verifiers;
 
 use serde_json::Value;
 
-pub use recorded::RecordedEpisode;
+pub use recorded::{RecordedEpisode, answer, chat};
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

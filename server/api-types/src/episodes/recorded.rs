@@ -7,7 +7,7 @@ use hone_domain::{
     Digest, Job, Message, ParsedOutput, Role, SessionId, SessionReward, ToolCall, Turn, TurnId,
 };
 use hone_inference::call_id;
-use hone_ledger::{Extent, TurnView};
+use hone_ledger::TurnView;
 use serde_json::{Value, json};
 
 /// What a session recorded: the turns that lead to its newest main turn.
@@ -118,13 +118,8 @@ impl RecordedEpisode {
 
 /// Log-probs of the tokens as they were sampled; none where they are not kept any more, or never were known.
 pub(super) fn behavior(view: &TurnView) -> Option<&[f32]> {
-    let is_known = view.extent == Extent::Whole && view.turn.completion.has_logprobs();
-    is_known.then(|| view.turn.completion.behavior_logprobs())
-}
-
-/// What its verdict says.
-pub(super) fn score(view: &TurnView) -> Option<f32> {
-    view.verdict.as_ref().and_then(|verdict| verdict.score)
+    view.has_logprobs()
+        .then(|| view.turn.completion.behavior_logprobs())
 }
 
 /// What all formats say of a turn.
@@ -136,7 +131,7 @@ pub(super) fn about_turn(view: &TurnView) -> Value {
         "parent_id": turn.parent.map(TurnId::prefixed),
         "policy_version": turn.version().0,
         "base_digest": turn.base.to_hex(),
-        "score": score(view),
+        "score": view.score(),
         "temperature": turn.sampling.temperature,
         "branch_of": branch.map(|of| json!({
             "turn_id": of.turn.prefixed(), "position": of.position,
@@ -144,8 +139,8 @@ pub(super) fn about_turn(view: &TurnView) -> Value {
     })
 }
 
-/// An answer as a message: what it says and what it calls.
-pub(super) fn answer(turn: &Turn) -> Message {
+/// An answer as a message: what it says and what it calls, without its reasoning.
+pub fn answer(turn: &Turn) -> Message {
     let parsed = ParsedOutput::whole(&turn.completion_text);
     let calls = parsed.calls.into_iter().enumerate();
     let calls = calls.map(|(number, called)| ToolCall {
@@ -160,7 +155,7 @@ pub(super) fn answer(turn: &Turn) -> Message {
 }
 
 /// A message as chat completions write it.
-pub(super) fn chat(message: &Message) -> Value {
+pub fn chat(message: &Message) -> Value {
     let mut written = json!({"role": message.role, "content": message.content});
     if let Some(name) = &message.name {
         written["name"] = json!(name);

@@ -16,7 +16,8 @@ fn view(
     number: u128,
     messages: Vec<Message>,
     prompt: &[Token],
-    (text, said): (&str, &[Token]),
+    text: &str,
+    said: &[Token],
 ) -> TurnView {
     let n = said.len();
     let logprobs: Vec<f32> = (0..n).map(|at| -0.125 - at as f32).collect();
@@ -77,7 +78,7 @@ fn episode() -> RecordedEpisode {
         Message::text(Role::Assistant, "Hello."),
         Message::text(Role::User, "Which files are there?"),
     ];
-    let first = view(2, said.clone(), &[1, 2, 3], (CALL, &[4, 5]));
+    let first = view(2, said.clone(), &[1, 2, 3], CALL, &[4, 5]);
     let mut later = said;
     let call = ToolCall {
         id: "c1".to_owned(),
@@ -97,7 +98,8 @@ fn episode() -> RecordedEpisode {
         3,
         later,
         &[1, 2, 3, 4, 5, 6],
-        ("<think>one</think>a.txt", &[7, 8]),
+        "<think>one</think>a.txt",
+        &[7, 8],
     );
     second.turn.parent = Some(first.turn.id);
     RecordedEpisode {

@@ -11,11 +11,10 @@ use hone_api_types::branches::{
 };
 use hone_api_types::sampling::SamplingBounds;
 use hone_domain::{
-    Collect, Digest, Fate, Origin, PolicyChoice, PolicyVersion, Reason, Receipt, Sampling,
-    ServeError, SessionId, Turn, TurnId, TurnKind,
+    Collect, Digest, Origin, PolicyChoice, PolicyVersion, Receipt, Sampling, ServeError, Turn,
 };
 use hone_inference::{Branched, Branching, InferenceService, OpenError};
-use hone_ledger::{Extent, TurnView};
+use hone_ledger::TurnView;
 use serde_json::json;
 
 use super::Reply;
@@ -24,10 +23,8 @@ use super::talk::{of_prompt, serving};
 use super::versions::Target;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
+use crate::recorded::newest_main_turn;
 use crate::request_context::RequestContext;
-
-/// Newest turns of a session among which its newest main turn is looked for.
-const TURNS_LOOKED_AT: usize = 200;
 
 /// Tries an answer again from a place in it: continuations of exactly the tokens up to there. Each is a turn of its own.
 #[utoipa::path(
@@ -73,41 +70,30 @@ async fn wanted(
     from: BranchFrom,
 ) -> Result<TurnView, ApiError> {
     let owner = &context.caller.owner;
-    let (unknown, turn) = match from {
-        BranchFrom::Turn(turn) => (format!("no turn {}", turn.prefixed()), Some(turn)),
-        BranchFrom::Session(session) => {
-            let unknown = format!("no session {} with a turn", session.prefixed());
-            (unknown, newest(http, session).await?)
-        }
+    let ledger = &*http.ledger;
+    let (unknown, view) = match from {
+        BranchFrom::Turn(turn) => (
+            format!("no turn {}", turn.prefixed()),
+            ledger.turn(turn).await?,
+        ),
+        BranchFrom::Session(session) => (
+            format!("no session {} with a turn", session.prefixed()),
+            newest_main_turn(ledger, session).await?,
+        ),
         BranchFrom::Episode(episode) => {
+            let unknown = format!("no episode {} with a turn", episode.prefixed());
             let job = http.jobs.job(owner, episode).await?;
-            let turn = match job.and_then(|job| job.session) {
-                Some(session) => newest(http, session).await?,
-                None => None,
-            };
-            (
-                format!("no episode {} with a turn", episode.prefixed()),
-                turn,
-            )
+            match job.and_then(|job| job.session) {
+                Some(session) => (unknown, newest_main_turn(ledger, session).await?),
+                None => (unknown, None),
+            }
         }
-    };
-    let view = match turn {
-        Some(turn) => http.ledger.turn(turn).await?,
-        None => None,
     };
     let (view, whose) = match target {
         Target::Own => (view.filter(|view| view.turn.owner == *owner), " of yours"),
         Target::Any => (view, ""),
     };
     view.ok_or_else(|| ApiError::NotFound(format!("{unknown}{whose} is known")))
-}
-
-/// The newest main turn of a session.
-async fn newest(http: &Http, session: SessionId) -> Result<Option<TurnId>, ApiError> {
-    let view = http.ledger.session(session, None, TURNS_LOOKED_AT).await?;
-    let turns = view.map(|view| view.turns.rows).unwrap_or_default();
-    let main = turns.iter().rev().find(|turn| turn.kind == TurnKind::Main);
-    Ok(main.map(|turn| turn.id))
 }
 
 fn conflict(code: &'static str, message: impl Into<String>) -> ApiError {
@@ -120,14 +106,11 @@ fn conflict(code: &'static str, message: impl Into<String>) -> ApiError {
 /// Whether the turn can be gone on from at that place.
 fn check(inference: &InferenceService, view: &TurnView, position: u32) -> Result<(), ApiError> {
     let turn = &view.turn;
-    let withdrawn = Fate::Settled {
-        reason: Reason::Withdrawn,
-    };
-    if view.fate == withdrawn {
+    if view.is_withdrawn() {
         let why = "this answer was erased, or its person withdrew it, so nothing goes on from it";
         return Err(conflict("erased", why));
     }
-    if view.extent == Extent::Row || turn.prompt_tokens.is_empty() {
+    if !view.has_words() {
         let why = "the words of this answer are not kept any more (retention), so nothing can go on from it";
         return Err(conflict("not_kept", why));
     }
@@ -293,8 +276,9 @@ fn prefix(
     let completion = &view.turn.completion;
     let kept = position as usize;
     // What is no longer kept is not compared with.
-    let is_recorded = view.extent == Extent::Whole && completion.has_logprobs();
-    let recorded = is_recorded.then(|| completion.raw_logprobs()[..kept].to_vec());
+    let recorded = view
+        .has_logprobs()
+        .then(|| completion.raw_logprobs()[..kept].to_vec());
     let text = inference.language.decode(&completion.tokens()[..kept]);
     BranchPrefix::of(text, logprobs, recorded)
 }
@@ -309,7 +293,7 @@ fn original(inference: &InferenceService, view: &TurnView, position: u32) -> Bra
         text: inference.language.decode(said),
         tokens: rest.len(),
         stop: completion.stop(),
-        score: view.verdict.as_ref().and_then(|verdict| verdict.score),
+        score: view.score(),
     }
 }
 

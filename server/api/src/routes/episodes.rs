@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use hone_api_types::episodes::EpisodeFormat;
 use hone_api_types::rollouts::EpisodeReply;
-use hone_domain::{Fate, Job, JobId, Reason, SessionId, TurnId, TurnKind};
+use hone_domain::{Job, JobId, SessionId};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::IntoParams;
@@ -16,11 +16,11 @@ use super::Reply;
 use crate::Http;
 use crate::error::{ApiError, ErrorBody};
 use crate::lists;
-use crate::recorded::episode_of;
+use crate::recorded::{episode_of, newest_main_turn};
 use crate::request_context::RequestContext;
 
-/// Newest turns of a session among which its newest main turn is looked for.
-const TURNS_LOOKED_AT: usize = 200;
+/// What a format is asked of.
+const WITH_A_TURN: &str = "episode or session with a turn";
 
 /// In which form.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
@@ -56,7 +56,7 @@ pub async fn get_episode(
     let format = lists::word("format", query.format.as_deref(), (known, expected))?;
     let job = job_of(&http, &context, &id).await?;
     let Some(format) = format else {
-        let job = job.ok_or_else(|| unknown("episode", &id))?;
+        let job = job.ok_or_else(|| ApiError::unknown("episode", &id))?;
         let reply = serde_json::to_value(EpisodeReply::from(job));
         let reply = reply.map_err(|error| ApiError::Internal(error.to_string()))?;
         return Ok(Json(reply));
@@ -65,7 +65,7 @@ pub async fn get_episode(
         Some(job) => job.session,
         None => SessionId::parse(&id),
     };
-    let session = session.ok_or_else(|| unknown("episode or session with a turn", &id))?;
+    let session = session.ok_or_else(|| ApiError::unknown(WITH_A_TURN, &id))?;
     written(&http, &context, (&id, session), format).await
 }
 
@@ -82,19 +82,10 @@ async fn written(
     (id, session): (&str, SessionId),
     format: EpisodeFormat,
 ) -> Reply<Value> {
-    let unknown = || unknown("episode or session with a turn", id);
-    let view = http.ledger.session(session, None, TURNS_LOOKED_AT).await?;
-    let view = view.filter(|view| view.owner == context.caller.owner);
-    let turns = view.ok_or_else(unknown)?.turns.rows;
-    let main = turns.iter().rev().find(|turn| turn.kind == TurnKind::Main);
-    let newest: TurnId = main.ok_or_else(unknown)?.id;
-    let last = http.ledger.turn(newest).await?.ok_or_else(unknown)?;
-    let withdrawn = Fate::Settled {
-        reason: Reason::Withdrawn,
-    };
-    if last.fate == withdrawn {
-        return Err(unknown());
-    }
+    let owner = &context.caller.owner;
+    let last = newest_main_turn(&*http.ledger, session).await?;
+    let last = last.filter(|view| view.turn.owner == *owner && !view.is_withdrawn());
+    let last = last.ok_or_else(|| ApiError::unknown(WITH_A_TURN, id))?;
     let base = http
         .inference
         .as_ref()
@@ -107,9 +98,4 @@ async fn written(
         message: "the words of its newest turn are not kept any more (retention)".to_owned(),
     })?;
     Ok(Json(episode.written(format)))
-}
-
-fn unknown(what: &str, id: &str) -> ApiError {
-    let shown: String = id.chars().take(100).collect();
-    ApiError::NotFound(format!("no {what} {shown} of yours is known"))
 }

@@ -222,10 +222,7 @@ pub async fn get_forget(
     context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<ForgetReply> {
-    let unknown = || {
-        let shown: String = id.chars().take(100).collect();
-        ApiError::NotFound(format!("no wish {shown} of yours is known"))
-    };
+    let unknown = || ApiError::unknown("wish", &id);
     let wish = ForgetId::parse(&id).ok_or_else(unknown)?;
     let report: Option<ForgetReport> = http.personal.forget(wish).await?;
     let is_own = |report: &ForgetReport| report.scope.owner() == Some(&*context.caller.owner);

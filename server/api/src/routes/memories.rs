@@ -36,8 +36,7 @@ fn id_of(text: &str) -> Result<MemoryId, ApiError> {
 }
 
 fn unknown(id: &str) -> ApiError {
-    let shown: String = id.chars().take(100).collect();
-    ApiError::NotFound(format!("no memory {shown} of yours is known"))
+    ApiError::unknown("memory", id)
 }
 
 fn conflict(message: String) -> ApiError {

@@ -27,17 +27,12 @@ use hone_api_types::tasks::{
     CheckedTask, CheckedTasks, TaskSetDetail, TaskSetReply, TaskSetRequest, TasksRequest,
 };
 
-fn unknown(what: &str, id: &str) -> ApiError {
-    let shown: String = id.chars().take(100).collect();
-    ApiError::NotFound(format!("no {what} {shown} of yours is known"))
-}
-
 fn set_id(text: &str) -> Result<TaskSetId, ApiError> {
-    TaskSetId::parse(text).ok_or_else(|| unknown("task set", text))
+    TaskSetId::parse(text).ok_or_else(|| ApiError::unknown("task set", text))
 }
 
 fn rollout_id(text: &str) -> Result<RolloutId, ApiError> {
-    RolloutId::parse(text).ok_or_else(|| unknown("rollout", text))
+    RolloutId::parse(text).ok_or_else(|| ApiError::unknown("rollout", text))
 }
 
 /// What stands in the way says itself what to do.
@@ -182,7 +177,7 @@ pub async fn add_tasks(
         .jobs
         .add_tasks(owner, set, &new, &scope, http.clock.now_ms());
     if !added.await.map_err(conflict)? {
-        return Err(unknown("task set", &id));
+        return Err(ApiError::unknown("task set", &id));
     }
     wake(&http);
     let (row, _) = one_set(&http, &context, set).await?;
@@ -195,7 +190,7 @@ async fn one_set(
     id: TaskSetId,
 ) -> Result<(TaskSetReply, Vec<TaskRow>), ApiError> {
     let found = http.jobs.task_set(&context.caller.owner, id).await?;
-    let (row, tasks) = found.ok_or_else(|| unknown("task set", &id.prefixed()))?;
+    let (row, tasks) = found.ok_or_else(|| ApiError::unknown("task set", &id.prefixed()))?;
     Ok((row.into(), tasks))
 }
 
@@ -253,15 +248,15 @@ pub async fn release_task(
     Path((id, name)): Path<(String, String)>,
 ) -> Reply<TaskSetReply> {
     let set = set_id(&id)?;
-    let task = TaskId::parse(&name).ok_or_else(|| unknown("task", &name))?;
+    let task = TaskId::parse(&name).ok_or_else(|| ApiError::unknown("task", &name))?;
     working(&http).await?;
     one_set(&http, &context, set).await?;
     let scope = whole_scope(&http, &context, None)?;
     noted(&http, &context, "task.release", &task.prefixed()).await?;
     let (owner, now_ms) = (&context.caller.owner, http.clock.now_ms());
-    let released = http.jobs.release_task(owner, (set, task), &scope, now_ms);
+    let released = http.jobs.release_task(owner, set, task, &scope, now_ms);
     if !released.await.map_err(conflict)? {
-        return Err(unknown("task", &name));
+        return Err(ApiError::unknown("task", &name));
     }
     wake(&http);
     let (row, _) = one_set(&http, &context, set).await?;
@@ -294,7 +289,7 @@ pub async fn remove_task_set(
         .map_err(conflict)?
     {
         true => Ok(StatusCode::NO_CONTENT),
-        false => Err(unknown("task set", &id)),
+        false => Err(ApiError::unknown("task set", &id)),
     }
 }
 
@@ -347,7 +342,7 @@ pub async fn add_rollout(
     };
     noted(&http, &context, "rollout.add", &new.id.prefixed()).await?;
     if !http.jobs.add_rollout(&new, http.clock.now_ms()).await? {
-        return Err(unknown("task set", &body.task_set));
+        return Err(ApiError::unknown("task set", &body.task_set));
     }
     wake(&http);
     let row = one_rollout(&http, &context, new.id).await?;
@@ -374,7 +369,7 @@ async fn one_rollout(
     id: RolloutId,
 ) -> Result<RolloutReply, ApiError> {
     let found = http.jobs.rollout(&context.caller.owner, id).await?;
-    let row = found.ok_or_else(|| unknown("rollout", &id.prefixed()))?;
+    let row = found.ok_or_else(|| ApiError::unknown("rollout", &id.prefixed()))?;
     Ok(row.into())
 }
 

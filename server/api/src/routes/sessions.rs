@@ -283,10 +283,7 @@ pub async fn get_session(
     let query = lists::query(query)?;
     let limit = lists::limit(query.limit)?;
     let before = lists::before(query.before.as_deref())?;
-    let unknown = || {
-        let shown: String = id.chars().take(100).collect();
-        ApiError::NotFound(format!("no session {shown} of yours is known"))
-    };
+    let unknown = || ApiError::unknown("session", &id);
     let session = SessionId::parse(&id).ok_or_else(unknown)?;
     let view = http.ledger.session(session, before, limit).await?;
     let view = view.filter(|view| view.owner == context.caller.owner);

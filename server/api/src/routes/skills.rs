@@ -32,8 +32,7 @@ use hone_api_types::{List, RequestError, skill_tar};
 const FOUND_MAX: usize = 20;
 
 fn unknown(id: &str) -> ApiError {
-    let shown: String = id.chars().take(100).collect();
-    ApiError::NotFound(format!("no skill {shown} of yours is known"))
+    ApiError::unknown("skill", id)
 }
 
 fn unknown_version(id: &str, version: Option<u32>) -> ApiError {

@@ -275,10 +275,7 @@ pub async fn get_turn(
     context: RequestContext,
     Path(id): Path<String>,
 ) -> Reply<TurnReply> {
-    let unknown = || {
-        let shown: String = id.chars().take(100).collect();
-        ApiError::NotFound(format!("no turn {shown} of yours is known"))
-    };
+    let unknown = || ApiError::unknown("turn", &id);
     let turn = parse_turn_id(&id).ok_or_else(unknown)?;
     let view = http.ledger.turn(turn).await?;
     let view = view.filter(|v| v.turn.owner == context.caller.owner);

@@ -318,7 +318,7 @@ fn sample_line(view: &TurnView) -> Value {
         "completion_tokens": turn.completion.tokens(),
         "behavior_logprobs": turn.completion.behavior_logprobs(),
         "completion_text": turn.completion_text,
-        "score": view.verdict.as_ref().and_then(|verdict| verdict.score),
+        "score": view.score(),
         "hint": view.verdict.as_ref().and_then(|verdict| verdict.hint.as_ref()),
         "correction": correction,
     })

@@ -4,11 +4,8 @@ use std::collections::HashSet;
 
 use clap::ValueEnum;
 use hone_api::recorded::episode_of;
-use hone_api_types::episodes::EpisodeFormat;
-use hone_domain::{
-    Learning, Message, ParsedOutput, Reason, Scope, SessionReward, Turn, TurnId, TurnKind,
-};
-use hone_inference::call_id;
+use hone_api_types::episodes::{EpisodeFormat, answer, chat};
+use hone_domain::{Learning, Reason, Scope, SessionReward, TurnId, TurnKind};
 use hone_ledger::{Extent, Jobs, Ledger, TurnFilter, TurnView};
 use hone_ledger_sql::StoredLedger;
 use serde_json::{Value, json};
@@ -201,8 +198,8 @@ pub(super) fn is_free(view: &TurnView) -> bool {
 /// A conversation up to the end of its last answer.
 fn conversation(view: &TurnView, reward: Option<&SessionReward>) -> Value {
     let turn = &view.turn;
-    let mut messages: Vec<Value> = turn.messages.iter().map(message).collect();
-    messages.push(answer(turn));
+    let mut messages: Vec<Value> = turn.messages.iter().map(chat).collect();
+    messages.push(chat(&answer(turn)));
     json!({
         "messages": messages,
         "reward": worth(view, reward),
@@ -226,8 +223,7 @@ fn step(view: &TurnView, reward: Option<&SessionReward>) -> Value {
 
 /// The verdict's score, in which feedback and the session's reward are; without a verdict the session's reward.
 fn worth(view: &TurnView, reward: Option<&SessionReward>) -> Option<f32> {
-    let score = view.verdict.as_ref().and_then(|verdict| verdict.score);
-    score.or(reward.map(|reward| reward.score))
+    view.score().or(reward.map(|reward| reward.score))
 }
 
 fn about(view: &TurnView, reward: Option<&SessionReward>) -> Value {
@@ -246,39 +242,4 @@ fn about(view: &TurnView, reward: Option<&SessionReward>) -> Value {
         })),
         "finished_ms": turn.finished_ms,
     })
-}
-
-/// A message as chat completions write it.
-fn message(message: &Message) -> Value {
-    let mut written = json!({"role": message.role, "content": message.content});
-    if let Some(name) = &message.name {
-        written["name"] = json!(name);
-    }
-    if let Some(id) = &message.tool_call_id {
-        written["tool_call_id"] = json!(id);
-    }
-    if !message.tool_calls.is_empty() {
-        let calls = message.tool_calls.iter();
-        let calls = calls.map(|call| written_call(&call.id, &call.name, &call.arguments));
-        written["tool_calls"] = calls.collect();
-    }
-    written
-}
-
-/// The completion as a message: what it says and what it calls, without its reasoning.
-fn answer(turn: &Turn) -> Value {
-    let parsed = ParsedOutput::whole(&turn.completion_text);
-    let mut written = json!({"role": "assistant", "content": parsed.content});
-    if !parsed.calls.is_empty() {
-        let calls = parsed.calls.iter().enumerate();
-        let calls = calls.map(|(number, called)| {
-            written_call(&call_id(turn.id, number), &called.name, &called.arguments)
-        });
-        written["tool_calls"] = calls.collect();
-    }
-    written
-}
-
-fn written_call(id: &str, name: &str, arguments: &str) -> Value {
-    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }
