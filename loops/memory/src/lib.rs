@@ -32,7 +32,7 @@ pub use effects::MemoryEffects;
 pub use event::{Effect, Report};
 pub use index::Index;
 pub use known::{Budget, Known, Remembered};
-pub use shared::SharedMemories;
+pub use shared::{Listed, SharedMemories};
 pub use skills::{Fit, KnownSkills, OfferedSkill};
 pub use state::State;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hone_domain::{
-    Correction, MEMORIES_MAX, Memory, Millis, Scope, SkillId, SkillOrigin, drafted, scan,
+    Correction, MEMORIES_MAX, Memory, MemoryId, Millis, Scope, SkillId, SkillOrigin, drafted, scan,
 };
 use hone_ledger::{
     Added, Extraction, LedgerError, Memories, MemoryCounts, NewMemory, NewSkill, Skills,
@@ -15,6 +15,15 @@ use crate::known::{Known, Remembered};
 use crate::skills::{KnownSkills, OfferedSkill};
 
 type ByScope<T> = HashMap<Scope, Arc<T>>;
+
+/// What the newest page of a list names that answers may be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// Memories that are neither paused nor replaced.
+    Memories(Vec<MemoryId>),
+    /// Active skills.
+    Skills(Vec<SkillId>),
+}
 
 /// What is shown, always as the ledger has it.
 pub struct SharedMemories {
@@ -168,6 +177,25 @@ impl SharedMemories {
         let _reading = self.reading.lock().await;
         self.refresh_memories(scope).await;
         self.refresh_skills(scope).await;
+    }
+
+    /// Takes up what the ledger has where a list of it names memories or skills that answers are not shown yet: what comes of
+    /// a turn is in the ledger a moment before it is here, or was kept by another process. So whoever has read the list finds
+    /// all of it in the next answer.
+    pub async fn show_listed(&self, scope: &Scope, listed: Listed) {
+        let is_shown = match listed {
+            Listed::Memories(ids) => {
+                let known = self.of(scope);
+                ids.iter().all(|id| known.get(*id).is_some())
+            }
+            Listed::Skills(ids) => {
+                let known = self.skills_of(scope);
+                ids.iter().all(|id| known.get(*id).is_some())
+            }
+        };
+        if !is_shown {
+            self.refresh(scope).await;
+        }
     }
 
     async fn refresh_memories(&self, scope: &Scope) {

@@ -65,7 +65,7 @@ pub use counters::{COUNTERS, Counter, InferenceCounters};
 pub use episode::{EpisodeAccess, EpisodeStatus, EpisodeTerms, StepsUsedUp};
 pub use error::OpenError;
 pub use fair_semaphore::{FairPermit, FairSemaphore};
-pub use hone_memory::{Index, SharedMemories};
+pub use hone_memory::{Index, Listed, SharedMemories};
 pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage};
 pub use learning_config::{LearningConfig, Metric};
 pub use memory::MemoryParts;

@@ -116,6 +116,9 @@ struct Options {
     /// Most questions of each kind that `learn --model` measures with; all if absent.
     #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     questions: Option<u32>,
+    /// Most plain facts, and most explicit instructions, of `learn --model`; as `--questions` if absent.
+    #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    facts: Option<u32>,
     /// Tokens that each completion of `engine` decodes.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..=100_000))]
     steps: u32,

@@ -12,7 +12,7 @@ use hone_domain::{
     Learning, MEMORIES_MAX, Memory, MemoryId, MemoryKind, MemoryMode, MemoryOrigin, MemoryRefusal,
     Scope, TurnKind, kept_text, topic_of,
 };
-use hone_inference::Index;
+use hone_inference::{Index, Listed};
 use hone_ledger::{Added, LedgerError, NewMemory};
 use serde_json::json;
 
@@ -66,6 +66,11 @@ pub async fn list_memories(
     let page = match &query.q {
         None => {
             let rows = http.memories.memories(&scope, window).await?;
+            if query.before.is_none() {
+                let current = rows.iter().filter(|row| row.memory.is_current());
+                let listed = Listed::Memories(current.map(|row| row.memory.id).collect());
+                http.remembered.show_listed(&scope, listed).await;
+            }
             lists::page(rows, window.limit, |row| (row.number, row.memory.into()))
         }
         Some(_) if query.before.is_some() => {

@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use hone_domain::{Scope, Skill, SkillFile, SkillFolder, SkillId, SkillOrigin, SkillState};
+use hone_inference::Listed;
 use hone_ledger::{LedgerError, NewSkill, PutSkill, SkillChange, SkillKey};
 use serde_json::json;
 
@@ -74,6 +75,13 @@ pub async fn list_skills(
     let page = match &query.q {
         None => {
             let rows = http.skills.skills(&scope, window).await?;
+            if query.before.is_none() {
+                let active = rows
+                    .iter()
+                    .filter(|row| row.skill.state() == SkillState::Active);
+                let listed = Listed::Skills(active.map(|row| row.skill.id).collect());
+                http.remembered.show_listed(&scope, listed).await;
+            }
             lists::page(rows, window.limit, |row| (row.number, row.skill.into()))
         }
         Some(_) if query.before.is_some() => {

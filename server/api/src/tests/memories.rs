@@ -1,6 +1,9 @@
 //! What a list of memories says about requests that do not say what they do with them.
 
+use hone_domain::{MemoryId, MemoryKind, MemoryOrigin};
+use hone_ledger::NewMemory;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::learning::put;
 use crate::testing::{Recorder, Stage, read, request};
@@ -27,6 +30,32 @@ async fn a_list_says_what_requests_do_and_at_most() {
     }
     // Where several people share one policy nothing is remembered.
     assert_eq!(modes(&stage, Some("helpdesk")).await, json!(["off", "off"]));
+}
+
+/// What the loop or another process just kept is in the ledger before this process shows it.
+#[tokio::test]
+async fn what_the_list_names_is_shown_from_then_on() {
+    let stage = Stage::new(Recorder::Collects).await;
+    let added = stage.post("/v1/memories", r#"{"text": "I live in Leeds."}"#);
+    assert_eq!(added.await.status, 201);
+    let (ledger, shown) = (&stage.http.memories, &stage.http.remembered);
+    let scope = ledger.newest_memories(None, 1).await.unwrap()[0]
+        .scope
+        .clone();
+    let new = NewMemory {
+        id: MemoryId(Uuid::from_u128(7)),
+        kind: MemoryKind::Fact,
+        text: "I have a cat.".to_owned(),
+        topic: None,
+        replaces: None,
+        turn: None,
+        origin: MemoryOrigin::Said,
+    };
+    ledger.add_memory(&scope, &new, 1).await.unwrap();
+    assert!(shown.of(&scope).get(new.id).is_none());
+    let list = stage.get("/v1/memories").await.json();
+    assert_eq!(list["data"][0]["text"], new.text);
+    assert!(shown.of(&scope).get(new.id).is_some());
 }
 
 #[tokio::test]

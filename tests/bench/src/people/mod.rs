@@ -59,8 +59,10 @@ pub(super) struct Size {
     arms: Vec<Arm>,
     /// Those that were named; all are tried if there is none.
     preferences: Vec<Preference>,
-    /// Most questions of each kind.
+    /// Most held-out questions.
     questions: usize,
+    /// Most plain facts, and most explicit instructions.
+    facts: usize,
 }
 
 impl Size {
@@ -77,6 +79,10 @@ impl Size {
             arms: Arm::named(&options.arms)?,
             preferences: named.collect::<Result<_, String>>()?,
             questions: options.questions.map_or(usize::MAX, |most| most as usize),
+            facts: options
+                .facts
+                .or(options.questions)
+                .map_or(usize::MAX, |most| most as usize),
         })
     }
 }
@@ -100,8 +106,8 @@ impl Materials {
         Ok(Self {
             bank: PhraseBank::load()?,
             preferences,
-            facts: Fact::load(size.questions)?,
-            instructions: Instruction::load(size.questions)?,
+            facts: Fact::load(size.facts)?,
+            instructions: Instruction::load(size.facts)?,
             questions: size.questions,
         })
     }
