@@ -81,7 +81,10 @@ def scaled():
     loops = {name: one["template"]["spec"]["containers"][0]["args"][-1].split(",") for name, one in sets.items()}
     expect(loops["hone-gateway"] == ["serve", "collect"], f"gateways run {loops}")
     expect({"judge", "train"} <= set(loops["hone-learner"]), f"the learner runs {loops}")
-    expect(sets["hone-learner"]["replicas"] == 1, "one process judges and trains")
+    learner = sets["hone-learner"]
+    expect(learner["replicas"] == 2, "a second learner stands by")
+    probe = learner["template"]["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"]
+    expect(probe == "/livez", "an update would wait for ever for a learner that stands by")
     expect(sets["hone-gateway"]["replicas"] >= 2, "one gateway is no scale")
     for name, one in sets.items():
         labels = one["template"]["metadata"]["labels"]

@@ -85,9 +85,11 @@ async fn the_ring_turns_on_postgresql() {
         "nothing is kept in a file"
     );
 
-    // A second server that would train is refused, and so is one without the adapters.
+    // A second server that would train and may not stand by is refused, and so is one without the adapters.
     let (_other_guard, other) = temporary().unwrap();
-    let refused = TestApp::start(&other, &changes).await.err().unwrap();
+    let mut second = changes.clone();
+    second.push(("store.stand_by", false.into()));
+    let refused = TestApp::start(&other, &second).await.err().unwrap();
     let told = refused.to_string();
     assert!(
         told.contains("already with the ledger") && told.contains("--loops"),

@@ -221,9 +221,33 @@ impl Server {
         self.process.end()
     }
 
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process.child), signal).unwrap();
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.child.id()
+    }
+
+    /// Halts it, until [`Self::go_on`].
+    pub(crate) fn halt(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// `SIGTERM`, and waits until it has ended.
-    pub(crate) fn stop(mut self) -> Ended {
-        kill_process(Pid::from_child(&self.process.child), Signal::TERM).unwrap();
+    pub(crate) fn stop(self) -> Ended {
+        self.signal(Signal::TERM);
+        self.ended()
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn ended(mut self) -> Ended {
         let began = Instant::now();
         while self.process.child.try_wait().unwrap().is_none() {
             assert!(
@@ -234,6 +258,40 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.process.end()
+    }
+}
+
+/// `hone serve` that stands by until another process ends. It is killed with its value.
+pub(crate) struct StandBy(Process);
+
+impl StandBy {
+    /// Starts it; the value and where it answers probes, once it stands by.
+    pub(crate) fn start(command: Command) -> (Self, String) {
+        let process = Process::start(command);
+        let began = Instant::now();
+        loop {
+            let said = process.errors.lock().unwrap().clone();
+            let address = said.iter().find_map(|line| {
+                let (_, rest) = line.split_once("standing by on ")?;
+                rest.split_once(": ").map(|(address, _)| address.to_owned())
+            });
+            if let Some(address) = address {
+                return (Self(process), format!("http://{address}"));
+            }
+            assert!(began.elapsed() < PATIENCE, "it does not stand by: {said:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until it has taken over.
+    pub(crate) fn serves(mut self, within: Duration) -> Server {
+        match self.0.listens.recv_timeout(within) {
+            Ok(url) => Server {
+                url,
+                process: self.0,
+            },
+            Err(_) => panic!("it does not take over: {:?}", self.0.end()),
+        }
     }
 }
 

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use toml::Value as Toml;
 
 use crate::chaos::random;
-use crate::postgres::{broken_laws, fresh};
-use crate::program::{Server, program, serving};
+use crate::postgres::{broken_laws, database, fresh};
+use crate::program::{Server, StandBy, program, serving};
 
 /// How often something is looked at, and how long it may take until another process knows it.
 const LOOK: Duration = Duration::from_millis(50);
@@ -431,4 +431,111 @@ async fn any_process_may_be_killed_and_nothing_acknowledged_is_lost() {
         told.len(),
         version
     );
+}
+
+/// What a probe of a process that stands by is told.
+async fn probe(at: &str, path: &str) -> (u16, String) {
+    let reply = client().unwrap().get(format!("{at}{path}")).send().await;
+    let reply = reply.unwrap();
+    (reply.status().as_u16(), reply.text().await.unwrap())
+}
+
+/// Ends the connections of a process to the database of that name.
+fn cut(database: &str, server: &Server) {
+    let program = format!("hone, process {}", server.id());
+    assert!(database::Server::shared().cut(database, &program) > 0);
+}
+
+/// Longest that a learner that stands by takes to take over.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Waits, on a thread of its own, until a process that stands by has taken over.
+async fn taken_over(process: StandBy) -> Server {
+    let waiting = tokio::task::spawn_blocking(move || process.serves(WITHIN));
+    waiting.await.unwrap()
+}
+
+/// The version that a gateway answers with.
+async fn version_at(url: &str) -> u64 {
+    let http = client().unwrap();
+    let asked = post(&http, url, "/v1/chat/completions", ask("Hello!", 1)).await;
+    asked.unwrap()["hone"]["policy_version"].as_u64().unwrap()
+}
+
+/// A learner is killed while its gateway is talked to, and the one that stood by learns on; notes what was acknowledged.
+async fn killed(first: Server, second: StandBy, gateway: &str, told: &mut Vec<String>) -> Server {
+    let killing = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        first.kill();
+        taken_over(second).await
+    };
+    let second = tokio::select! {
+        () = talk(gateway, 1, told) => panic!("the gateway ended"),
+        second = killing => second,
+    };
+    let before = version_at(gateway).await;
+    for round in 2..60 {
+        let talking = talk(gateway, round, told);
+        let ended = tokio::time::timeout(Duration::from_millis(500), talking).await;
+        assert!(ended.is_err(), "the gateway ended");
+        if version_at(gateway).await > before {
+            return second;
+        }
+    }
+    panic!("nothing is learned after version {before}");
+}
+
+/// A learner that is halted loses its role with its connections. When it goes on it ends, and says why.
+async fn halted(second: Server, third: StandBy, database: &str) -> Server {
+    second.halt();
+    cut(database, &second);
+    let third = taken_over(third).await;
+    second.go_on();
+    let ended = tokio::task::spawn_blocking(move || second.ended());
+    let ended = ended.await.unwrap();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let holder = format!("process {} ", third.id());
+    for says in ["lost its connection to the database", &holder] {
+        assert!(ended.text().contains(says), "{ended:?}");
+    }
+    third
+}
+
+/// Another learner waits while there is one, and takes over when that one is killed or loses its connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learner_that_stands_by_takes_over() {
+    let (folder, _) = temporary().unwrap();
+    let database = "roles_standby";
+    let url = fresh(database).await;
+    let s3 = S3::start().await;
+    let process = |name: &str, names: &[&str]| process(&folder.path().join(name), names, &url, &s3);
+    let gateway = Server::start(process("gateway", &GATEWAY)).unwrap();
+    let first = Server::start(process("first", &LEARNER)).unwrap();
+    let (second, at) = StandBy::start(process("second", &LEARNER));
+    assert_eq!(probe(&at, "/livez").await.0, 200);
+    let (status, said) = probe(&at, "/readyz").await;
+    let holder = format!("process {} ", first.id());
+    assert_eq!(status, 503, "{said}");
+    assert!(
+        said.contains("standing_by") && said.contains(&holder),
+        "{said}"
+    );
+
+    let mut told = Vec::new();
+    let second = killed(first, second, &gateway.url, &mut told).await;
+    let (third, _) = StandBy::start(process("first", &LEARNER));
+    let third = halted(second, third, database).await;
+    // While nobody stands by, connections that were cut are made again.
+    cut(database, &third);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(probe(&third.url, "/readyz").await.0, 200);
+    let http = client().unwrap();
+    for turn in &told {
+        let found: Result<Value, _> = get(&http, &gateway.url, &format!("/v1/turns/{turn}")).await;
+        assert!(found.is_ok(), "{turn} was acknowledged and is gone");
+    }
+    for server in [gateway, third] {
+        server.stop();
+    }
+    assert_eq!(broken_laws(&url).await, Vec::<String>::new());
 }

@@ -1,6 +1,6 @@
 //! Conversations that were had elsewhere: recorded as turns, paid by their reward, imitated.
 
-use hone_tests::{TestApp, broken_laws, temporary};
+use hone_tests::{TestApp, ask, broken_laws, one_version_per_four_answers, temporary};
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/trajectories";
@@ -146,4 +146,109 @@ async fn of_several_under_one_id_at_once_one_is_stored_and_a_retry_rewards_nothi
     assert_eq!(status, 400, "{error}");
     app.stop().await.unwrap();
     assert_eq!(broken_laws(&data).await.unwrap(), Vec::<String>::new());
+}
+
+/// An answer that is not stored, as another engine with the same weights would have drawn it.
+async fn drawn(app: &TestApp, question: &str, seed: u64) -> (u64, Value) {
+    let mut body = ask(question, seed);
+    for (name, value) in [
+        ("temperature", json!(0.8)),
+        ("store", json!(false)),
+        ("logprobs", json!(true)),
+        ("return_token_ids", json!(true)),
+    ] {
+        body[name] = value;
+    }
+    let reply = app.chat(body).await.unwrap();
+    let choice = &reply["choices"][0];
+    let content = choice["logprobs"]["content"].as_array().unwrap();
+    let logprobs: Vec<f64> = content
+        .iter()
+        .map(|token| token["logprob"].as_f64().unwrap())
+        .collect();
+    let version = reply["hone"]["policy_version"].as_u64().unwrap();
+    let turn = json!({
+        "prompt_ids": reply["prompt_token_ids"],
+        "completion_ids": choice["token_ids"],
+        "logprobs": logprobs,
+        "temperature": 0.8,
+        "version": version,
+    });
+    (version, turn)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_that_a_version_drew_elsewhere_are_learned_from_by_their_log_probs() {
+    let (_guard, data) = temporary().unwrap();
+    let mut changes = one_version_per_four_answers();
+    changes.push(("train.method", "binary_reward".into()));
+    let app = TestApp::start(&data, &changes).await.unwrap();
+    let mut first = Value::Null;
+    for seed in 0..8_u32 {
+        let (version, turn) = drawn(&app, "What is the capital of Italy?", seed.into()).await;
+        let reward = [1.0, -1.0][seed as usize % 2];
+        let body = json!({"id": format!("run-{seed}"), "reward": reward, "turns": [turn]});
+        let told = app.post(PATH, body.clone()).await.unwrap();
+        assert_eq!(told["collected"], true, "{told}");
+        if seed == 0 {
+            first = told["turn_ids"][0].clone();
+            assert_eq!(version, 0);
+            // The same again is the same.
+            assert_eq!(app.post(PATH, body).await.unwrap(), told);
+        }
+    }
+    let learned = turn(&app, &first).await;
+    let fate = &learned["fate"];
+    assert!(
+        fate["state"] == "trained" || fate["reason"] == "gate_rejected",
+        "{learned}"
+    );
+    assert_eq!(
+        (&learned["origin"], &learned["sampling"]["temperature"]),
+        (&json!("outside"), &json!(0.8))
+    );
+    let is_newer = |list: &Value| list["current"].as_u64() > Some(0);
+    app.until("/v1/versions", is_newer).await.unwrap();
+    // What the newest version draws is taken, too, and holds against it only.
+    let (version, newer) = drawn(&app, "What is the capital of Spain?", 1).await;
+    assert!(version > 0);
+    let body = json!({"reward": 1.0, "turns": [newer.clone()]});
+    let told = app.post(PATH, body).await.unwrap();
+    assert_eq!(told["collected"], true, "{told}");
+    for (field, value, param) in [
+        ("version", json!(999), "turns[0].version"),
+        ("version", Value::Null, "turns[0].version"),
+        ("logprobs", json!([-1.0]), "turns[0].logprobs"),
+        ("temperature", json!(0.0), "turns[0].temperature"),
+        ("prompt_ids", json!([]), "turns[0].completion_ids"),
+        (
+            "prompt_ids",
+            json!([4_000_000_000_u32]),
+            "turns[0].prompt_ids",
+        ),
+    ] {
+        refused(&app, &newer, (field, value), param).await;
+    }
+    // Likely or not: log-probs of something else are told from those of this version.
+    let other = newer["logprobs"].as_array().unwrap().iter();
+    let other: Vec<f64> = other.map(|one| one.as_f64().unwrap() - 1.0).collect();
+    refused(
+        &app,
+        &newer,
+        ("logprobs", json!(other)),
+        "turns[0].logprobs",
+    )
+    .await;
+    app.stop().await.unwrap();
+    assert_eq!(broken_laws(&data).await.unwrap(), [""; 0]);
+}
+
+/// A turn with one field changed is refused, and the error names a field.
+async fn refused(app: &TestApp, turn: &Value, (field, value): (&str, Value), param: &str) {
+    let mut wrong = turn.clone();
+    wrong[field] = value;
+    let body = json!({"reward": 1.0, "turns": [wrong]});
+    let (status, error) = app.try_post(PATH, body).await.unwrap();
+    let error = &error["error"];
+    assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
 }

@@ -113,6 +113,28 @@ impl Server {
         assert!(made.unwrap().success(), "there is no database {name}");
     }
 
+    /// Ends the connections of a program to a database; how many there were.
+    #[allow(dead_code, reason = "not every test that has a server needs it")]
+    pub(crate) fn cut(&self, database: &str, program: &str) -> usize {
+        let sql = format!(
+            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{program}'"
+        );
+        let ended = Command::new(programs().join("psql"))
+            .args([
+                "--username",
+                "hone",
+                "--no-align",
+                "--tuples-only",
+                "--host",
+            ])
+            .arg(&self.folder)
+            .args(["--command", &sql, database])
+            .output()
+            .unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        String::from_utf8_lossy(&ended.stdout).lines().count()
+    }
+
     /// The socket on which it listens.
     #[allow(dead_code, reason = "not every test that has a server needs it")]
     pub(crate) fn socket(&self) -> PathBuf {

@@ -20,7 +20,7 @@ pub use backup::{
     BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
     verify, verify_whole,
 };
-pub use postgres::{PostgresConfig, PostgresLedger, PostgresStore, Thoroughness};
+pub use postgres::{PostgresConfig, PostgresLedger, PostgresStore, Role, Thoroughness};
 pub use queries::SqlLedger;
 pub use sqlite::{SqliteConfig, SqliteLedger, SqliteStore, check_not_lost, make_private};
 pub use stored::{LedgerPlace, StoredLedger};

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hone_ledger::{Consumer, Ledger as _, LedgerError};
+use hone_ledger::{Ledger as _, LedgerError};
 use sha2::{Digest as _, Sha256};
 use sqlx::AssertSqlSafe;
 
@@ -11,7 +11,7 @@ use crate::db::{Connection, Fault, Query, Row, Value};
 use crate::postgres::Marking;
 use crate::queries::{Held as _, SqlLedger, Store, Unfinished};
 use crate::sqlite::{MARK_FILE, MOVING};
-use crate::{LedgerPlace, PostgresConfig, PostgresLedger, SqliteConfig, SqliteLedger};
+use crate::{LedgerPlace, PostgresConfig, PostgresLedger, Role, SqliteConfig, SqliteLedger};
 use crate::{check_not_lost, db};
 
 /// Rows that one transaction copies.
@@ -187,7 +187,7 @@ fn unusable(text: String) -> LedgerError {
 /// The same place, with every role, so that no server has it meanwhile.
 fn alone(config: &PostgresConfig) -> PostgresConfig {
     PostgresConfig {
-        roles: vec![Consumer::Judge, Consumer::Train],
+        roles: vec![Role::Judge, Role::Train, Role::Memory],
         folder: None,
         ..config.clone()
     }

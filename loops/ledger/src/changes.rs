@@ -57,6 +57,10 @@ pub trait Changes: Send + Sync {
     /// Whether other processes may change what this one remembers.
     fn is_shared(&self) -> bool;
 
+    /// Why this process no longer has a role that it took; none where it has all of them. Then another process may
+    /// judge or train, and what this one still writes is refused.
+    fn role_lost(&self) -> Option<String>;
+
     /// Waits until something may have changed. That may be missed, and may come without reason.
     async fn changed(&self);
 }

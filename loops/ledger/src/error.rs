@@ -12,6 +12,9 @@ pub enum LedgerError {
     /// The database file cannot be used.
     #[error("{0}")]
     Unusable(String),
+    /// Another process has a role that this one is to have; it ends with that process.
+    #[error("{0}")]
+    RoleTaken(String),
     /// A row that cannot be read back.
     #[error("the ledger holds a row that cannot be read: {0}")]
     Corrupt(String),

@@ -91,7 +91,7 @@ pub use nn_trainer::{
     Fact, Instructed, NnParts, NnTrainer, Reference, generic_prompts, hint_words, hinted_prompt,
 };
 pub use objective::{DistillForm, KlName, ObjectiveName, Teacher};
-pub use pack::{CreditedTurn, PackedRow, pack};
+pub use pack::{CreditedTurn, PackedRow, SampledBy, pack};
 pub use priority::{Priority, Urgency};
 pub use probe::{ProbeCompletion, ProbeSummary, is_looping};
 pub use progress::{Phase, Progress, Stand, UnderWay};

@@ -1,7 +1,9 @@
 //! Packing: from turns to training rows. Turns of a session whose prompt goes on from an earlier
 //! turn's prompt and completion, token by token, share one row and so one forward.
 
-use hone_domain::{Digest, Sample, SampleError, SamplePart, SessionId, Token, TransitionId, Turn};
+use hone_domain::{
+    Digest, Origin, Sample, SampleError, SamplePart, SessionId, Token, TransitionId, Turn,
+};
 use serde::{Deserialize, Serialize};
 
 /// A turn with its credit.
@@ -20,8 +22,17 @@ pub struct CreditedTurn<'a> {
 pub struct PackedRow {
     /// Tokens and loss spans.
     pub sample: Sample,
-    /// Per part: content hash of the adapter that sampled it; none for the base model.
-    pub sampled_by: Vec<Option<Digest>>,
+    /// Per part.
+    pub sampled_by: Vec<SampledBy>,
+}
+
+/// What sampled a part of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SampledBy {
+    /// The engine here with the adapter of this content hash; none for the base model.
+    Here(Option<Digest>),
+    /// Another engine, whose log-probs have other bits.
+    Elsewhere,
 }
 
 /// Every transition that these rows learn from, sorted.
@@ -36,7 +47,7 @@ struct OpenRow {
     session: SessionId,
     tokens: Vec<Token>,
     parts: Vec<SamplePart>,
-    sampled_by: Vec<Option<Digest>>,
+    sampled_by: Vec<SampledBy>,
 }
 
 /// Rows of `turns`. Every completion token is in exactly one row, with its own behavior log-prob,
@@ -93,7 +104,10 @@ impl OpenRow {
             version: turn.version(),
         });
         self.tokens.extend_from_slice(completion.tokens());
-        self.sampled_by.push(turn.digest);
+        self.sampled_by.push(match turn.origin {
+            Origin::Outside => SampledBy::Elsewhere,
+            _ => SampledBy::Here(turn.digest),
+        });
     }
 
     fn close(self) -> Result<PackedRow, SampleError> {

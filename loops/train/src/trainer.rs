@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::credit::Method;
 use crate::evaluation_job::EvaluationJob;
 use crate::judged::Judged;
-use crate::pack::{PackedRow, transitions};
+use crate::pack::{PackedRow, SampledBy, transitions};
 use crate::progress::Progress;
 use crate::retold::Retold;
 use crate::wish_answers::WishAnswers;
@@ -207,7 +207,7 @@ impl Parity {
             for (part, sampled_by) in row.sample.parts().iter().zip(&row.sampled_by) {
                 let (now, later) = rest.split_at(part.behavior_logprobs.len());
                 rest = later;
-                if *sampled_by == parent {
+                if *sampled_by == SampledBy::Here(parent) {
                     parity.add(now, &part.behavior_logprobs);
                 }
             }
@@ -298,6 +298,12 @@ mod tests {
         let base = Parity::compare(&rows, &proximal, None).unwrap();
         assert_eq!((base.tokens, base.mismatches), (2, 1));
         assert!(base.difference_max > 0.0 && base.difference_max < 1e-6);
+        // What another engine sampled has other bits.
+        let mut elsewhere = first.clone();
+        elsewhere.origin = hone_domain::Origin::Outside;
+        let rows = pack(&[credited(&elsewhere), credited(&second)]).unwrap();
+        let parity = Parity::compare(&rows, &proximal, None).unwrap();
+        assert_eq!(parity, Parity::default());
         let other = Parity::compare(&rows, &proximal, Some(Digest([9; 32]))).unwrap();
         assert_eq!((other.tokens, other.mismatches), (1, 1));
         assert!(Parity::compare(&rows, &[vec![0.0]], None).is_err());

@@ -11,13 +11,20 @@ use crate::feedback::mean_of;
 
 /// Most bytes of an id or a label.
 const LABEL_BYTES_MAX: usize = 256;
+/// Temperatures at which tokens with log-probs may have been drawn: what is drawn greedily has none.
+const TEMPERATURE_MIN: f32 = 0.01;
+const TEMPERATURE_MAX: f32 = 2.0;
 
 /// A conversation that was had elsewhere, with what it was worth.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct TrajectoryRequest {
     /// The messages, as chat completions take them; at least one is the assistant's.
     #[schema(value_type = Vec<Object>)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Value>,
+    /// Instead of messages: each call of the model as token ids of the served model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turns: Option<Vec<TokenTurn>>,
     /// Tools that the prompts show.
     #[schema(value_type = Option<Vec<Object>>)]
     pub tools: Option<Vec<Value>>,
@@ -33,6 +40,26 @@ pub struct TrajectoryRequest {
     pub session_id: Option<String>,
     /// Whose policy learns from it, under the owner of the key.
     pub user: Option<String>,
+}
+
+/// A call of the model in token ids, as `hone export trajectories --format tokens` writes it.
+#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenTurn {
+    /// The tokens of its prompt.
+    pub prompt_ids: Vec<u32>,
+    /// The tokens that were sampled, with the one that ended the answer.
+    pub completion_ids: Vec<u32>,
+    /// The natural logarithm of the probability with which each of them was drawn, where a version served here drew
+    /// them with nothing cut (`top_p` 1, no `top_k`). Without them the turn is imitated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<f32>>,
+    /// At which temperature they were drawn; 1 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    /// The version that drew them; 0 is the base model. Needed with `logprobs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
 }
 
 /// What became of a trajectory.
@@ -64,6 +91,46 @@ pub struct MessageLeftOut {
     /// `no_prompt` (nothing stands before it), `template` (the model's template writes what stands before it
     /// differently once it is there, or no end behind it) or `too_long` (for the model's context).
     pub reason: &'static str,
+}
+
+impl TokenTurn {
+    /// Checks what can be checked without the model; the version and the temperature where it has log-probs.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn drawn_by(&self, at: usize) -> Result<Option<(u64, f32)>, RequestError> {
+        let refuse = |field: &str, why: String| {
+            Err(RequestError::invalid(format!("turns[{at}].{field}"), why))
+        };
+        if self.prompt_ids.is_empty() || self.completion_ids.is_empty() {
+            let why = "a turn has at least one token of a prompt and one of a completion";
+            return refuse("completion_ids", why.to_owned());
+        }
+        let Some(logprobs) = &self.logprobs else {
+            return match (self.version, self.temperature) {
+                (None, None) => Ok(None),
+                _ => refuse(
+                    "logprobs",
+                    "version and temperature say how log-probs came about; add logprobs or leave them out".to_owned(),
+                ),
+            };
+        };
+        let (given, tokens) = (logprobs.len(), self.completion_ids.len());
+        if given != tokens {
+            return refuse("logprobs", format!("{given} log-probs for {tokens} tokens"));
+        }
+        let Some(version) = self.version else {
+            let why = "log-probs need the version that drew the tokens; 0 is the base model";
+            return refuse("version", why.to_owned());
+        };
+        let temperature = self.temperature.unwrap_or(1.0);
+        if !(TEMPERATURE_MIN..=TEMPERATURE_MAX).contains(&temperature) {
+            let why =
+                format!("temperature must be between {TEMPERATURE_MIN} and {TEMPERATURE_MAX}");
+            return refuse("temperature", why);
+        }
+        Ok(Some((version, temperature)))
+    }
 }
 
 impl TrajectoryRequest {

@@ -25,6 +25,7 @@ pub mod rights;
 pub mod routes;
 pub mod settings;
 pub mod sse;
+pub mod standby;
 mod state;
 pub mod storage_gauge;
 pub mod swap;

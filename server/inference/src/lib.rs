@@ -22,6 +22,7 @@ pub mod learning;
 mod learning_config;
 mod memory;
 mod outside;
+mod outside_tokens;
 pub mod paired;
 mod prepare;
 mod render;
@@ -70,6 +71,7 @@ pub use language::{ByteLanguage, Language, LanguageError, Manner, ModelLanguage}
 pub use learning_config::{LearningConfig, Metric};
 pub use memory::MemoryParts;
 pub use outside::{Outside, Unusable};
+pub use outside_tokens::{Drawn, TokenTurn};
 pub use prepare::Opened;
 pub use render::template_message;
 pub use request::{PromptSource, Request, chars_of};

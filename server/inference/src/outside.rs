@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use hone_domain::{
-    Admission, Collect, Completion, Digest, Message, Origin, PolicyVersion, RequestId, Role,
-    Sampling, SessionId, StopReason, Token, Turn, TurnId, VersionSpan, uuid_of,
+    Admission, Collect, Completion, Digest, Message, Origin, Policy, PolicyVersion, Reason,
+    RequestId, Role, Sampling, SessionId, StopReason, Token, Turn, TurnId, VersionSpan, uuid_of,
 };
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -52,12 +52,17 @@ impl Unusable {
 const REQUESTS: u64 = 1 << 32;
 
 /// Ids of a trajectory: drawn, or made of its name, so that the same one comes under the same ids.
-enum Names<'a> {
+pub(super) enum Names<'a> {
     Drawn(&'a InferenceService),
     Made(Digest),
 }
 
-impl Names<'_> {
+impl<'a> Names<'a> {
+    /// Made of a name, where there is one.
+    pub(super) fn of(inference: &'a InferenceService, name: Option<Digest>) -> Self {
+        name.map_or(Self::Drawn(inference), Self::Made)
+    }
+
     fn id(&self, number: u64) -> Uuid {
         match self {
             Self::Drawn(inference) => inference.ids.next(),
@@ -84,76 +89,44 @@ impl InferenceService {
     ) -> Result<Outside, OpenError> {
         let owner = request.counts_as().to_owned();
         self.apart(&owner, usize::MAX, move |inference: &Self| {
-            let names = name.map_or(Names::Drawn(inference), Names::Made);
+            let names = Names::of(inference, name);
             inference.turns_of(&request, &names)
         })
         .await
     }
 
     fn turns_of(&self, request: &Request, names: &Names<'_>) -> Outside {
+        let mut taken = self.taking(request, names);
+        let served = self.policies.get().newest(&request.scope).cloned();
+        let answers = request.messages.iter().enumerate();
+        let answers = answers.filter(|(_, message)| message.role == Role::Assistant);
+        for ((at, _), number) in answers.zip(1..) {
+            match self.said(request, at) {
+                Ok(said) => taken.push(number, said, served.as_ref()),
+                Err(why) => taken.outside.unusable.push((at, why)),
+            }
+        }
+        taken.outside
+    }
+
+    /// A trajectory without turns as yet.
+    pub(super) fn taking<'a>(&'a self, request: &'a Request, names: &'a Names<'a>) -> Taking<'a> {
         let session = SessionId(names.id(0));
         let admitted = self
             .rules
             .admit(&request.owner, &request.scope, request.wanted(session));
-        let newest = self.policies.get().newest(&request.scope).cloned();
-        let mut outside = Outside {
-            session,
-            turns: Vec::new(),
-            unusable: Vec::new(),
-            collect: admitted.collect,
-        };
-        let sampled_by = newest.filter(|policy| !policy.is_base());
-        let now_ms = self.clock.now_ms();
-        let answers = request.messages.iter().enumerate();
-        let answers = answers.filter(|(_, message)| message.role == Role::Assistant);
-        for ((at, _), number) in answers.zip(1..) {
-            let said = match self.said(request, at) {
-                Ok(said) => said,
-                Err(why) => {
-                    outside.unusable.push((at, why));
-                    continue;
-                }
-            };
-            let version = sampled_by
-                .as_ref()
-                .map_or(PolicyVersion::BASE, |p| p.version);
-            let end = u32::try_from(said.completion.len()).unwrap_or(u32::MAX);
-            outside.turns.push(Turn {
-                id: TurnId(names.id(number)),
-                request: RequestId(names.id(number | REQUESTS)),
-                choice_index: 0,
-                group: None,
+        Taking {
+            inference: self,
+            request,
+            names,
+            untrainable: admitted.untrainable,
+            outside: Outside {
                 session,
-                session_key: request.session_key.clone(),
-                parent: outside.turns.last().map(|turn: &Turn| turn.id),
-                owner: request.owner.clone(),
-                scope: request.scope.clone(),
-                origin: Origin::Outside,
-                kind: request.kind(),
-                messages: request.messages[..at].to_vec(),
-                prompt_tokens: said.prompt,
-                completion: said.completion,
-                completion_text: said.text,
-                sampling: Sampling::default(),
-                spans: vec![VersionSpan {
-                    version,
-                    start: 0,
-                    end,
-                }],
-                digest: sampled_by.as_ref().map(|policy| policy.digest),
-                base: self.backend.capabilities().base,
-                fingerprint: self.backend.capabilities().fingerprint.clone(),
-                admission: Admission {
-                    source: request.source.clone(),
-                    metadata: request.metadata.clone(),
-                    ..Admission::default()
-                },
-                untrainable: admitted.untrainable,
-                started_ms: now_ms,
-                finished_ms: now_ms,
-            });
+                turns: Vec::new(),
+                unusable: Vec::new(),
+                collect: admitted.collect,
+            },
         }
-        outside
     }
 
     /// The assistant message at `at` as the model would have said it: what the template adds to the prompt before
@@ -181,9 +154,11 @@ impl InferenceService {
             return Err(Unusable::TooLong);
         }
         Ok(Said {
+            messages: messages[..at].to_vec(),
             text: self.language.decode(&tokens[..end]),
             prompt,
             completion: Completion::given(tokens, StopReason::EndToken),
+            sampling: Sampling::default(),
         })
     }
 
@@ -198,9 +173,67 @@ impl InferenceService {
     }
 }
 
-/// A message in tokens.
-struct Said {
-    prompt: Vec<Token>,
-    completion: Completion,
-    text: String,
+/// A trajectory whose turns are being made.
+pub(super) struct Taking<'a> {
+    inference: &'a InferenceService,
+    request: &'a Request,
+    names: &'a Names<'a>,
+    untrainable: Option<Reason>,
+    pub(super) outside: Outside,
+}
+
+/// A call of a model in tokens.
+pub(super) struct Said {
+    pub(super) messages: Vec<Message>,
+    pub(super) prompt: Vec<Token>,
+    pub(super) completion: Completion,
+    pub(super) text: String,
+    pub(super) sampling: Sampling,
+}
+
+impl Taking<'_> {
+    /// Adds a turn that continues the one before. `by` is the version that sampled it, or in whose time it came; none is
+    /// the base model.
+    pub(super) fn push(&mut self, number: u64, said: Said, by: Option<&Policy>) {
+        let (request, capabilities) = (self.request, self.inference.backend.capabilities());
+        let now_ms = self.inference.clock.now_ms();
+        let turns = &mut self.outside.turns;
+        let end = u32::try_from(said.completion.len()).unwrap_or(u32::MAX);
+        turns.push(Turn {
+            id: TurnId(self.names.id(number)),
+            request: RequestId(self.names.id(number | REQUESTS)),
+            choice_index: 0,
+            group: None,
+            session: self.outside.session,
+            session_key: request.session_key.clone(),
+            parent: turns.last().map(|turn: &Turn| turn.id),
+            owner: request.owner.clone(),
+            scope: request.scope.clone(),
+            origin: Origin::Outside,
+            kind: request.kind(),
+            messages: said.messages,
+            prompt_tokens: said.prompt,
+            completion: said.completion,
+            completion_text: said.text,
+            sampling: said.sampling,
+            spans: vec![VersionSpan {
+                version: by.map_or(PolicyVersion::BASE, |policy| policy.version),
+                start: 0,
+                end,
+            }],
+            digest: by
+                .filter(|policy| !policy.is_base())
+                .map(|policy| policy.digest),
+            base: capabilities.base,
+            fingerprint: capabilities.fingerprint.clone(),
+            admission: Admission {
+                source: request.source.clone(),
+                metadata: request.metadata.clone(),
+                ..Admission::default()
+            },
+            untrainable: self.untrainable,
+            started_ms: now_ms,
+            finished_ms: now_ms,
+        });
+    }
 }

@@ -31,4 +31,5 @@ pub use compact::Thoroughness;
 pub use ledger::PostgresLedger;
 pub(crate) use moving::Marking;
 pub use open::PostgresConfig;
+pub use roles::Role;
 pub use store::PostgresStore;

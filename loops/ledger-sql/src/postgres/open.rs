@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use hone_domain::Millis;
-use hone_ledger::{Consumer, LedgerError};
+use hone_ledger::LedgerError;
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
@@ -17,7 +17,7 @@ use super::clock;
 use super::fault::explain_opening;
 use super::listener::Listener;
 use super::moving::{self, Marking};
-use super::roles::{LOCK, Roles, lock_name};
+use super::roles::{LOCK, Role, Roles, lock_name};
 use super::schema::{self, MIGRATIONS};
 use super::store::PostgresStore;
 use crate::db::{Connection, Fault};
@@ -36,8 +36,8 @@ pub struct PostgresConfig {
     pub readers: u32,
     /// How long a call waits for a connection, and for the server to answer a new one.
     pub patience_ms: u64,
-    /// What this process claims; only one process at a time may claim each.
-    pub roles: Vec<Consumer>,
+    /// What this process does alone.
+    pub roles: Vec<Role>,
     /// The data folder of the adapters, which belongs to one process at a time.
     pub folder: Option<PathBuf>,
 }
@@ -161,7 +161,7 @@ async fn open_at(
     options: PgConnectOptions,
     shown: &str,
 ) -> Result<PostgresStore, Fault> {
-    let roles: &[Consumer] = match opener {
+    let roles: &[Role] = match opener {
         Opener::Server | Opener::Mover => &config.roles,
         Opener::Beside => &[],
     };
@@ -172,7 +172,7 @@ async fn open_at(
     let mut connection = connected.map_err(|_| sqlx::Error::PoolTimedOut)??;
     let (options, ahead_ms) = check_server(&mut connection, options, shown).await?;
     check_schema(&mut connection, config, opener, shown).await?;
-    let held = Roles::take(options.connect().await?, roles, &config.schema, shown).await?;
+    let held = Roles::take(&options, roles, &config.schema, shown).await?;
     prepare(&mut connection, config, shown).await?;
     let lock: i64 = sqlx::query_scalar(AssertSqlSafe(format!("select {LOCK}")))
         .bind(lock_name(&config.schema, "writes"))
@@ -353,12 +353,12 @@ async fn prepare(
 }
 
 /// Ends what the holders of this process's roles left open; returns the number of the newest wish to be forgotten.
-async fn begin_anew(connection: &mut PgConnection, roles: &[Consumer]) -> Result<i64, Fault> {
+async fn begin_anew(connection: &mut PgConnection, roles: &[Role]) -> Result<i64, Fault> {
     let mut transaction = connection.begin().await?;
     let inside = &mut Connection::Postgres(&mut transaction);
     let newest = wishes::newest(inside).await?;
-    for role in roles {
-        leases::free_all(inside, *role).await?;
+    for consumer in roles.iter().filter_map(|role| role.consumer()) {
+        leases::free_all(inside, consumer).await?;
     }
     transaction.commit().await?;
     Ok(newest)

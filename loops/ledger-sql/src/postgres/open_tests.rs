@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use hone_ledger::{Consumer, Ledger as _, LedgerError};
+use hone_ledger::{Ledger as _, LedgerError};
 use sqlx::{Connection as _, PgConnection};
 
 use super::server::Server;
 use super::tests::fresh;
-use super::{PostgresConfig, PostgresLedger};
+use super::{PostgresConfig, PostgresLedger, Role};
 use crate::StoredLedger as _;
 
 async fn refusal(config: &PostgresConfig) -> String {
@@ -136,24 +136,32 @@ async fn a_part_that_is_removed_under_an_open_ledger_is_named() {
 
 #[tokio::test]
 async fn a_role_belongs_to_one_process() {
-    let config = |roles: &[Consumer], schema: &str| PostgresConfig {
+    let config = |roles: &[Role], schema: &str| PostgresConfig {
         roles: roles.to_vec(),
         schema: schema.to_owned(),
         ..fresh()
     };
     let schema = fresh().schema;
-    let both = [Consumer::Judge, Consumer::Train];
-    let first = PostgresLedger::open(&config(&both, &schema)).await.unwrap();
-    let told = refusal(&config(&[Consumer::Train], &schema)).await;
+    let all = [Role::Judge, Role::Train, Role::Memory];
+    let first = PostgresLedger::open(&config(&all, &schema)).await.unwrap();
     let process = format!("hone, process {}", std::process::id());
-    for says in ["trains already", &process, "--loops"] {
-        assert!(told.contains(says), "{told}");
+    for (role, verb) in [
+        (Role::Train, "trains already"),
+        (Role::Memory, "keeps memories already"),
+    ] {
+        let error = PostgresLedger::open(&config(&[role], &schema)).await.err();
+        let Some(LedgerError::RoleTaken(told)) = error else {
+            panic!("{error:?}");
+        };
+        for says in [verb, &process, "--loops"] {
+            assert!(told.contains(says), "{told}");
+        }
     }
     // Without the role it may; and another ledger has roles of its own.
     PostgresLedger::open(&config(&[], &schema)).await.unwrap();
-    PostgresLedger::open(&config(&both, &fresh().schema))
+    PostgresLedger::open(&config(&all, &fresh().schema))
         .await
         .unwrap();
     first.close().await;
-    PostgresLedger::open(&config(&both, &schema)).await.unwrap();
+    PostgresLedger::open(&config(&all, &schema)).await.unwrap();
 }

@@ -203,6 +203,10 @@ impl Store for PostgresStore {
         Ok(())
     }
 
+    fn role_lost(&self) -> Option<String> {
+        self.roles.lost()
+    }
+
     async fn missing_parts(&self) -> Result<Vec<String>, LedgerError> {
         let now_ms = clock::now_ms();
         if now_ms - self.whole_ms.load(Ordering::Relaxed) < LOOK_AGAIN_MS {

@@ -30,6 +30,10 @@ impl<S: Store> Changes for SqlLedger<S> {
         look!(self, connection => views::unknown_page(connection, from, limit, is_known))
     }
 
+    fn role_lost(&self) -> Option<String> {
+        self.store.role_lost()
+    }
+
     fn is_shared(&self) -> bool {
         S::SHARED
     }

@@ -199,6 +199,11 @@ pub trait Store: Send + Sync + 'static {
     /// As [`Ledger::in_place`].
     fn in_place(&self) -> Result<(), LedgerError>;
 
+    /// As [`hone_ledger::Changes::role_lost`].
+    fn role_lost(&self) -> Option<String> {
+        None
+    }
+
     /// As [`Ledger::missing_parts`].
     fn missing_parts(&self) -> impl Future<Output = Result<Vec<String>, LedgerError>> + Send;
 

@@ -11,7 +11,8 @@ use hone_api_types::branches::{
 };
 use hone_api_types::sampling::SamplingBounds;
 use hone_domain::{
-    Collect, Digest, Origin, PolicyChoice, PolicyVersion, Receipt, Sampling, ServeError, Turn,
+    Collect, Digest, Origin, Policy, PolicyChoice, PolicyVersion, Receipt, Sampling, Scope,
+    ServeError, Turn,
 };
 use hone_inference::{Branched, Branching, InferenceService, OpenError};
 use hone_ledger::TurnView;
@@ -155,23 +156,39 @@ async fn policy_of(
     if turn.spans.iter().any(|span| span.version != served) {
         return Err(gone("several versions gave this answer"));
     }
-    if served == PolicyVersion::BASE {
-        return Ok(PolicyChoice::Base);
-    }
-    let known = http.versions.version(&turn.scope, served, 0).await?;
-    let record = known.map(|view| view.record);
-    let why = match &record {
-        Some(record) if record.is_tainted => "learned from something that was erased since",
-        Some(record) if record.is_retired => "is retired",
-        Some(record) if record.is_pruned => "was removed for space",
-        Some(record) if turn.digest.unwrap_or(Digest::NONE) == record.policy.digest => {
-            return Ok(PolicyChoice::of(&record.policy));
+    match as_served(http, &turn.scope, served).await? {
+        Ok(None) => Ok(PolicyChoice::Base),
+        Ok(Some(policy)) if turn.digest.unwrap_or(Digest::NONE) == policy.digest => {
+            Ok(PolicyChoice::of(&policy))
         }
-        Some(_) | None => "is not known any more",
-    };
-    Err(gone(&format!(
-        "version {served}, which gave this answer, {why}"
-    )))
+        Ok(Some(_)) => Err(gone(&not_there(served, UNKNOWN))),
+        Err(why) => Err(gone(&not_there(served, why))),
+    }
+}
+
+const UNKNOWN: &str = "is not known any more";
+
+fn not_there(version: PolicyVersion, why: &str) -> String {
+    format!("version {version}, which gave this answer, {why}")
+}
+
+/// A version that can be asked as it was served, none for the base model; else what became of it.
+pub(super) async fn as_served(
+    http: &Http,
+    scope: &Scope,
+    version: PolicyVersion,
+) -> Result<Result<Option<Policy>, &'static str>, ApiError> {
+    if version == PolicyVersion::BASE {
+        return Ok(Ok(None));
+    }
+    let known = http.versions.version(scope, version, 0).await?;
+    Ok(match known.map(|view| view.record) {
+        Some(record) if record.is_tainted => Err("learned from something that was erased since"),
+        Some(record) if record.is_retired => Err("is retired"),
+        Some(record) if record.is_pruned => Err("was removed for space"),
+        Some(record) => Ok(Some(record.policy)),
+        None => Err(UNKNOWN),
+    })
 }
 
 fn gone(why: &str) -> ApiError {

@@ -9,7 +9,8 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Collect, Digest, Message, NextState, PolicyChoice, Receipt, Role, SessionReward, Turn,
+    Collect, Digest, Message, NextState, PolicyChoice, PolicyVersion, Receipt, Role, SessionReward,
+    Turn,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex, oneshot};
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 
 use super::Reply;
 use super::auth::strict;
+use super::branches::as_served;
 use super::feedback::{reward_session, unavailable};
 use super::talk::{Talk, serving};
 use crate::Http;
@@ -25,8 +27,8 @@ use crate::request_context::RequestContext;
 use hone_api_types::content::Reader;
 use hone_api_types::messages::parse_messages;
 use hone_api_types::session::SessionFields;
-use hone_api_types::trajectories::{MessageLeftOut, TrajectoryReply, TrajectoryRequest};
-use hone_inference::Outside;
+use hone_api_types::trajectories::{MessageLeftOut, TokenTurn, TrajectoryReply, TrajectoryRequest};
+use hone_inference::{Drawn, Outside};
 
 /// Under which name the digest of a trajectory stands in the metadata of its turns.
 const SHA256: &str = "trajectory_sha256";
@@ -50,7 +52,13 @@ pub async fn add_trajectory(
     let body: TrajectoryRequest = strict(&http, request).await?;
     let score = body.reward()?;
     let digest = digest_of(&body)?;
-    let (messages, outside) = turns(&http, &context, &body, &digest).await?;
+    let (messages, outside) = match &body.turns {
+        None => turns(&http, &context, &body, &digest).await?,
+        Some(given) => (
+            Vec::new(),
+            token_turns(&http, &context, (&body, given), &digest).await?,
+        ),
+    };
     // Of two under one id that come at once, the second sees the first.
     let _one_by_one = match body.id {
         Some(_) => Some(NAMED.lock().await),
@@ -140,13 +148,82 @@ async fn turns(
             format!("a trajectory has 1 to {TURNS_MAX} messages of the assistant, not {answers}");
         return Err(ApiError::invalid("messages", why));
     }
+    let tools = body.tools.as_deref().unwrap_or_default();
+    let talk = Talk::prompt_of(inference, messages.clone(), tools)?;
+    let (request, name) = request_of(http, context, (body, talk), digest).await?;
+    Ok((messages, inference.outside(request, name).await?))
+}
+
+/// What becomes of a trajectory in token ids.
+async fn token_turns(
+    http: &Arc<Http>,
+    context: &RequestContext,
+    (body, given): (&TrajectoryRequest, &[TokenTurn]),
+    digest: &str,
+) -> Result<Outside, ApiError> {
+    let inference = serving(http)?;
+    if !body.messages.is_empty() || body.tools.is_some() {
+        let why = "a trajectory has messages or turns in token ids, and tools only with messages";
+        return Err(ApiError::invalid("turns", why));
+    }
+    if body.reward.is_none() && body.rewards.is_none() {
+        let why =
+            "turns in token ids need reward or rewards: nothing here reads what followed them";
+        return Err(ApiError::invalid("reward", why));
+    }
+    if !(1..=TURNS_MAX).contains(&given.len()) {
+        let why = format!(
+            "a trajectory has 1 to {TURNS_MAX} turns, not {}",
+            given.len()
+        );
+        return Err(ApiError::invalid("turns", why));
+    }
+    let talk = Talk::prompt_of(inference, Vec::new(), &[])?;
+    let (request, name) = request_of(http, context, (body, talk), digest).await?;
+    let mut turns = Vec::with_capacity(given.len());
+    for (at, turn) in given.iter().enumerate() {
+        let drawn = match turn.drawn_by(at)? {
+            None => None,
+            Some((version, temperature)) => {
+                let version = PolicyVersion(version);
+                let by = as_served(http, &request.scope, version)
+                    .await?
+                    .map_err(|why| {
+                        let why = format!(
+                            "version {version} {why}; leave logprobs out to have the turn imitated"
+                        );
+                        ApiError::invalid(format!("turns[{at}].version"), why)
+                    })?;
+                let logprobs = turn.logprobs.clone().unwrap_or_default();
+                Some(Drawn {
+                    by,
+                    temperature,
+                    logprobs,
+                })
+            }
+        };
+        turns.push(hone_inference::TokenTurn {
+            prompt: turn.prompt_ids.clone(),
+            completion: turn.completion_ids.clone(),
+            drawn,
+        });
+    }
+    Ok(inference.outside_tokens(request, name, turns).await?)
+}
+
+/// The request that a trajectory is taken by, and the name that its ids are made of.
+async fn request_of(
+    http: &Arc<Http>,
+    context: &RequestContext,
+    (body, talk): (&TrajectoryRequest, Talk),
+    digest: &str,
+) -> Result<(hone_inference::Request, Option<Digest>), ApiError> {
+    let inference = serving(http)?;
     let fields = SessionFields {
         user: body.user.clone(),
         ..SessionFields::default()
     };
     let wish = fields.resolve(&HeaderMap::new(), &http.binding)?;
-    let tools = body.tools.as_deref().unwrap_or_default();
-    let talk = Talk::prompt_of(inference, messages.clone(), tools)?;
     let mut request = talk
         .plan(inference, PolicyChoice::Newest, wish, context)
         .await?;
@@ -161,7 +238,7 @@ async fn turns(
         }
         Digest(hash.finalize().into())
     });
-    Ok((messages, inference.outside(request, name).await?))
+    Ok((request, name))
 }
 
 /// What tells a trajectory from another one.

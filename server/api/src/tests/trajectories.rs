@@ -38,6 +38,7 @@ async fn what_is_wrong_with_a_trajectory_is_named() {
         (json!({"id": ""}), "id"),
         (json!({"group_id": "g".repeat(257)}), "group_id"),
         (json!({"score": 1}), "score"),
+        (json!({"turns": []}), "turns"),
     ] {
         let mut body = json!({"messages": chat()});
         body.as_object_mut()

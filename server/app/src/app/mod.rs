@@ -5,6 +5,7 @@ mod loops;
 mod people;
 mod reload;
 mod resources;
+mod standby;
 mod stop;
 
 use std::io::ErrorKind;
@@ -14,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hone_collect::Input;
-use hone_ledger::Ledger;
+use hone_ledger::{Changes, Ledger};
 use hone_runtime::{LatestReader, Notification, Outbox, Overflow, ShutdownTrigger, queue};
 use hone_serve::{Backend, Engine};
 use tokio::net::TcpListener;
@@ -65,6 +66,7 @@ pub struct App {
     stops: [ShutdownTrigger; 2],
     http: Arc<Http>,
     ledger: Arc<dyn Ledger>,
+    changes: Arc<dyn Changes>,
     engine: Option<Arc<Engine>>,
     loops: JoinSet<()>,
     listening: JoinHandle<()>,
@@ -105,9 +107,8 @@ impl App {
             .await
             .map_err(|error| format!("the model could not be loaded: {error}"))??;
         let tls = config.http.tls().map(Tls::load).transpose()?;
-        let address = config.http.address()?;
-        let (listener, addr) = bound(address).await?;
-        let resources = Box::pin(resources::open(&config)).await?;
+        let (listener, addr) = bound(config.http.address()?).await?;
+        let resources = Box::pin(opened(&config, &listener, tls.as_ref())).await?;
         people::check_public(&resources, addr)?;
         let scrub = loops::scrub(&resources);
         scrub.at_start().await;
@@ -159,6 +160,7 @@ impl App {
             stops: resources.stops,
             http,
             ledger: resources.ledger,
+            changes: resources.changes,
             engine,
             loops: tasks,
             listening,
@@ -182,6 +184,16 @@ impl App {
             true
         })
     }
+}
+
+/// Opens the ledger, once it may, and what stands beside it.
+async fn opened(
+    config: &Arc<Config>,
+    listener: &TcpListener,
+    tls: Option<&Arc<Tls>>,
+) -> Result<Resources, String> {
+    let ledger = standby::open_ledger(config, listener, (tls, limits_of(config))).await?;
+    resources::open(config, ledger).await
 }
 
 /// Bounds of connections, as far as this process may have files open.

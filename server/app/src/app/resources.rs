@@ -205,11 +205,12 @@ pub(super) async fn published(
         .fold(heads, |heads, trial| heads.on_trial(trial)))
 }
 
-/// Opens ledger and blobs; the error names the file and the remedy.
-pub(super) async fn open(config: &Arc<Config>) -> Result<Resources, String> {
+/// Opens what stands beside the ledger; the error names the file and the remedy.
+pub(super) async fn open(
+    config: &Arc<Config>,
+    ledger: Arc<dyn StoredLedger>,
+) -> Result<Resources, String> {
     let folder = config.store.folder()?;
-    let place = config.store.place(&folder, &config.loops);
-    let ledger = place.open().await.map_err(|e| e.to_string())?;
     let blobs = open_blobs(config, &*ledger, &folder).await?;
     let changes_seen = ledger.newest_change().await.map_err(|e| e.to_string())?;
     let turns_seen = ledger.newest_turn().await.map_err(|e| e.to_string())?;

@@ -16,12 +16,16 @@ const CLOSE_GRACE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(250);
 
 impl App {
-    /// Waits until serving has failed for good; the others are restarted instead.
+    /// Waits until serving has failed for good, or another process judges or trains in place of this one; what else fails is
+    /// restarted instead.
     pub async fn failed(&self) -> String {
         loop {
             tokio::time::sleep(LOOK).await;
             if self.engine.as_ref().is_some_and(|engine| !engine.is_live()) {
                 return "the engine gave up after repeated failures".to_owned();
+            }
+            if let Some(why) = self.changes.role_lost() {
+                return why;
             }
             if self.listening.is_finished() {
                 return "the listener stopped accepting connections".to_owned();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use hone_blobs::{FsBlobs, ObjectBlobs};
 use hone_domain::{BlobError, Blobs, Loop, Millis};
 use hone_kernels::{ComputeType, WeightFormat};
-use hone_ledger::{Consumer, EndedBefore, Retention};
-use hone_ledger_sql::{LedgerPlace, PostgresConfig, SqliteConfig};
+use hone_ledger::{EndedBefore, Retention};
+use hone_ledger_sql::{LedgerPlace, PostgresConfig, Role, SqliteConfig};
 use hone_nn::{KvFormat, Model};
 use serde::{Deserialize, Serialize};
 
@@ -151,6 +151,9 @@ pub struct StoreConfig {
     pub readers: u32,
     /// How long to wait for another process that holds the database's lock, in milliseconds.
     pub busy_timeout_ms: u64,
+    /// Whether a process waits while another one judges, trains or keeps memories with the same database, and takes over when
+    /// that one ends; else it is refused.
+    pub stand_by: bool,
     /// Most bytes of the database; 0 leaves it to the disk.
     pub database_bytes_max: u64,
     /// Most bytes of the spool, which takes turns while the database does not answer; 0 takes nothing.
@@ -228,15 +231,16 @@ impl StoreConfig {
         if self.url.is_empty() {
             return LedgerPlace::Sqlite(self.sqlite(folder));
         }
-        let claims = [
-            (Loop::Judge, Consumer::Judge),
-            (Loop::Train, Consumer::Train),
+        let alone = [
+            (Loop::Judge, Role::Judge),
+            (Loop::Train, Role::Train),
+            (Loop::Memory, Role::Memory),
         ];
-        let claims = claims.into_iter().filter(|(name, _)| loops.contains(name));
+        let alone = alone.into_iter().filter(|(name, _)| loops.contains(name));
         LedgerPlace::Postgres(PostgresConfig {
             readers: self.readers,
             patience_ms: self.busy_timeout_ms,
-            roles: claims.map(|(_, consumer)| consumer).collect(),
+            roles: alone.map(|(_, role)| role).collect(),
             folder: Some(folder.to_owned()),
             ..PostgresConfig::at(&self.url)
         })
