@@ -22,9 +22,9 @@ pub struct ContextConfig {
     pub wish_weight: f32,
     /// Their mean log-prob at which a batch counts as learned.
     pub wish_logprob: f32,
-    /// The base model's own answers to generic prompts per batch, which hold the rest in place.
+    /// The base model's own answers to generic prompts per update, which hold the rest in place.
     pub anchors: usize,
-    /// Its own answers to prompts that say themselves how they are to be answered, per batch.
+    /// Its own answers to prompts that say themselves how they are to be answered, per update.
     pub anchors_instructed: usize,
 }
 

@@ -23,6 +23,9 @@ const AT_A_LOSS_NATS: f32 = 0.24;
 /// other words and no other model were measured (docs/LOG.md).
 const RELEVANT_SHARE: f32 = 0.75;
 
+/// Updates in a row that see different anchors: a model learns few of them by heart, and goes on to answer other prompts
+/// otherwise.
+const ANCHORED_UPDATES: usize = 4;
 /// So many answers to the words are looked at.
 const ANSWERS_MAX: usize = 32;
 /// Only the beginning of an answer says how sure the model is: repetitions at its end are always likely.
@@ -85,6 +88,23 @@ fn at_the_same_places(told: &[Vec<f32>], plain: &[Vec<f32>]) -> AtALoss {
     AtALoss {
         told: mean(&told),
         plain: mean(&plain),
+    }
+}
+
+/// So many of the ones, so many of the others, and so on: every update sees a stretch of it.
+fn alternating<T>(
+    (ones, of_ones): (Vec<T>, usize),
+    (others, of_others): (Vec<T>, usize),
+) -> Vec<T> {
+    let (mut ones, mut others) = (ones.into_iter(), others.into_iter());
+    let mut all = Vec::new();
+    loop {
+        let before = all.len();
+        all.extend(ones.by_ref().take(of_ones));
+        all.extend(others.by_ref().take(of_others));
+        if all.len() == before {
+            return all;
+        }
     }
 }
 
@@ -172,8 +192,19 @@ impl NnTrainer {
         let mut pause = || control() == Control::Stop;
         job.progress.enter(Phase::Answers);
         let start = job.batch.0.as_u128();
-        let mut these = self.anchor_answers(start, &mut pause)?;
-        these.extend(self.instructed_anchors(start, &mut pause)?);
+        let each = &self.learner.context;
+        // Scores alone are learned in one update.
+        let updates = match found.wishes.is_empty() {
+            true => 1,
+            false => ANCHORED_UPDATES,
+        };
+        let generic = self.anchor_answers(start, each.anchors * updates, &mut pause)?;
+        let count = each.anchors_instructed * updates;
+        let instructed = self.instructed_anchors(start, count, &mut pause)?;
+        let these = alternating(
+            (generic, each.anchors),
+            (instructed, each.anchors_instructed),
+        );
         job.progress.enter(Phase::Scores);
         let rows = these.iter();
         let rows: Vec<TrainRow> = rows.map(|a| imitated(&a.prompt, &a.said)).collect();

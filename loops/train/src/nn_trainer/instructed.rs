@@ -11,13 +11,13 @@ use super::{NnTrainer, TrainError, control};
 const GATE_PROMPTS: usize = 20;
 
 impl NnTrainer {
-    /// The base model's answers to some prompts that are not the gate's, others with each `start`.
+    /// The base model's answers to so many prompts that are not the gate's, others with each `start`.
     pub(super) fn instructed_anchors(
         &self,
         start: u128,
+        count: usize,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<GenericAnswer>, TrainError> {
-        let count = self.learner.context.anchors_instructed;
         let these = anchors_of(self.parts.reference.instructed.len(), start, count);
         self.instructed(&|number| these.contains(&number), count, pause)
     }

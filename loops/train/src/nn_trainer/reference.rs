@@ -101,14 +101,13 @@ impl NnTrainer {
         self.generic_answers(&is_for_gate, most, pause)
     }
 
-    /// As many other generic prompts as anchors are wanted, others with each `start`, as the base
-    /// model answers them.
+    /// So many other generic prompts, others with each `start`, as the base model answers them.
     pub(super) fn anchor_answers(
         &self,
         start: u128,
+        count: usize,
         pause: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<GenericAnswer>, TrainError> {
-        let count = self.learner.context.anchors;
         let these = anchors_of(self.parts.everyday.len(), start, count);
         self.generic_answers(&|number| these.contains(&number), count, pause)
     }

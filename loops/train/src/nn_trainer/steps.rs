@@ -25,24 +25,76 @@ const ANSWERS_PER_UPDATE: usize = 8;
 
 /// What the updates see.
 struct Batch {
-    rows: Vec<TrainRow>,
-    /// Of each row, which of its loss tokens do what the words ask.
-    wish_tokens: Vec<Vec<usize>>,
-    /// Their mean log-prob before the newest update, where it saw them.
+    rows: Vec<Row>,
+    /// Mean log-prob of the tokens that do what the words ask, before the newest update, where it saw them.
     wish: Option<f32>,
     updates: usize,
+    /// Anchors of one update.
+    anchors: usize,
+}
+
+/// A row of a batch.
+struct Row {
+    row: TrainRow,
+    part: RowPart,
+    /// Which of its loss tokens do what the words ask.
+    wish_tokens: Vec<usize>,
+}
+
+/// What a row is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RowPart {
+    /// Scores, corrections, second tries: every update sees it.
+    Turn,
+    /// An answer to a person's words.
+    Answer,
+    /// The base model's own answer.
+    Anchor,
 }
 
 impl Batch {
-    /// The rows of the next update: some of the answers to a person's words, and all others.
+    /// A batch whose last rows are the answers to a person's words, and anchors.
+    fn new(rows: Vec<TrainRow>, taught: &Taught, anchors: usize) -> Self {
+        let turns = rows.len() - taught.distilled.rows.len();
+        let wish_tokens = &taught.distilled.wish_tokens;
+        let rows = rows.into_iter().enumerate().map(|(at, row)| {
+            let tokens = at.checked_sub(turns).map(|at| &wish_tokens[at]);
+            let part = match tokens {
+                None => RowPart::Turn,
+                Some(tokens) if tokens.is_empty() => RowPart::Anchor,
+                Some(_) => RowPart::Answer,
+            };
+            Row {
+                row,
+                part,
+                wish_tokens: tokens.cloned().unwrap_or_default(),
+            }
+        });
+        Self {
+            rows: rows.collect(),
+            wish: None,
+            updates: 0,
+            anchors,
+        }
+    }
+
+    /// The next rows of a kind: each update sees others, and after all of them the first again.
+    fn turn_of(&self, part: RowPart, most: usize) -> impl Iterator<Item = usize> + use<> {
+        let all = self.rows.iter().enumerate();
+        let all = all.filter(|(_, row)| row.part == part).map(|(at, _)| at);
+        let all: Vec<usize> = all.collect();
+        let (count, start) = (all.len(), self.updates * most);
+        (0..most.min(count)).map(move |next| all[(start + next) % count])
+    }
+
+    /// The rows of the next update.
     fn next(&mut self) -> Vec<usize> {
-        let (answers, others): (Vec<usize>, Vec<usize>) =
-            (0..self.rows.len()).partition(|row| !self.wish_tokens[*row].is_empty());
-        let start = self.updates * ANSWERS_PER_UPDATE;
+        let turns = self.turn_of(RowPart::Turn, usize::MAX);
+        let anchors = self.turn_of(RowPart::Anchor, self.anchors);
+        let answers = self.turn_of(RowPart::Answer, ANSWERS_PER_UPDATE);
+        let these = turns.chain(anchors).chain(answers).collect();
         self.updates += 1;
-        let these = answers.iter().cycle().skip(start % answers.len().max(1));
-        let these = these.take(ANSWERS_PER_UPDATE.min(answers.len())).copied();
-        others.into_iter().chain(these).collect()
+        these
     }
 
     fn step(
@@ -51,11 +103,11 @@ impl Batch {
         control: &mut dyn FnMut() -> Control,
     ) -> Result<StepReport, TrainError> {
         let these = self.next();
-        let rows: Vec<TrainRow> = these.iter().map(|row| self.rows[*row].clone()).collect();
+        let rows: Vec<TrainRow> = these.iter().map(|at| self.rows[*at].row.clone()).collect();
         let report = finite(learner.step(&rows, control))?;
         let tokens = these.iter().zip(&report.proximal_logprobs);
-        let tokens = tokens.flat_map(|(row, logprobs)| {
-            let of = self.wish_tokens[*row].iter();
+        let tokens = tokens.flat_map(|(at, logprobs)| {
+            let of = self.rows[*at].wish_tokens.iter();
             of.filter_map(|at| logprobs.get(*at))
         });
         let tokens: Vec<f32> = tokens.copied().collect();
@@ -66,7 +118,7 @@ impl Batch {
     /// What was sampled trains once. Further updates are held to it by the divergence alone, or by
     /// the anchors where there are some.
     fn go_on(&mut self, anchored: bool) {
-        for loss in self.rows.iter_mut().flat_map(|row| &mut row.loss) {
+        for loss in self.rows.iter_mut().flat_map(|row| &mut row.row.loss) {
             if loss.kind == LossKind::Policy {
                 loss.advantage = 0.0;
                 loss.teacher = None;
@@ -76,23 +128,7 @@ impl Batch {
             return;
         }
         let stays = |row: &TrainRow| row.loss.iter().any(|loss| loss.kind != LossKind::Policy);
-        let pairs = std::mem::take(&mut self.rows)
-            .into_iter()
-            .zip(std::mem::take(&mut self.wish_tokens));
-        (self.rows, self.wish_tokens) = pairs.filter(|(row, _)| stays(row)).unzip();
-    }
-}
-
-/// The rows of a batch; the last ones are the answers to a person's words, and anchors.
-fn batch(rows: Vec<TrainRow>, taught: &Taught) -> Batch {
-    let fixed = rows.len() - taught.distilled.rows.len();
-    let mut wish_tokens = vec![Vec::new(); fixed];
-    wish_tokens.extend(taught.distilled.wish_tokens.iter().cloned());
-    Batch {
-        rows,
-        wish_tokens,
-        wish: None,
-        updates: 0,
+        self.rows.retain(|row| stays(&row.row));
     }
 }
 
@@ -116,7 +152,9 @@ impl NnTrainer {
         }
         let lr = lr * self.share_of_lr(&rows, &taught);
         learner.set_lr(lr);
-        let mut batch = batch(rows, &taught);
+        let context = &self.learner.context;
+        let anchors = context.anchors + context.anchors_instructed;
+        let mut batch = Batch::new(rows, &taught, anchors);
         job.progress.enter(Phase::Steps);
         let all = self.learner.steps_per_batch as usize + self.learner.correction_steps_max;
         let mut reports = Vec::new();
