@@ -83,7 +83,7 @@ impl Batch {
         let all = self.rows.iter().enumerate();
         let all = all.filter(|(_, row)| row.part == part).map(|(at, _)| at);
         let all: Vec<usize> = all.collect();
-        let (count, start) = (all.len(), self.updates * most);
+        let (count, start) = (all.len(), self.updates * most.min(all.len()));
         (0..most.min(count)).map(move |next| all[(start + next) % count])
     }
 
@@ -377,4 +377,35 @@ pub(super) fn numbers(stepped: &Stepped) -> BTreeMap<&'static str, f64> {
         ),
         ("correction_logprob_after", f64::from(lowest(&known.now))),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::distilled::imitated;
+    use super::*;
+
+    #[test]
+    fn every_update_sees_the_turns_and_other_answers_and_anchors() {
+        let parts = [
+            (RowPart::Turn, 2),
+            (RowPart::Anchor, 5),
+            (RowPart::Answer, 9),
+        ];
+        let parts = parts.iter().flat_map(|(part, n)| vec![*part; *n]);
+        let rows = parts.map(|part| Row {
+            row: imitated(&[1], &[2]),
+            part,
+            wish_tokens: Vec::new(),
+        });
+        let mut batch = Batch {
+            rows: rows.collect(),
+            wish: None,
+            updates: 0,
+            anchors: 3,
+        };
+        let [first, second] = [batch.next(), batch.next()];
+        assert_eq!(first, [0, 1, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14]);
+        // After the last one the first again.
+        assert_eq!(second, [0, 1, 5, 6, 2, 15, 7, 8, 9, 10, 11, 12, 13]);
+    }
 }
