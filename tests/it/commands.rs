@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::program::{Ended, program, run};
 
@@ -15,7 +16,7 @@ pub(crate) fn check_no_panic(what: &str, ended: &Ended) {
 /// where it found something broken.
 pub(crate) fn look(what: &str, data: &Path) -> Option<String> {
     let text = data.to_str().unwrap();
-    let doctor = run(program(&["doctor", "--data", text]));
+    let doctor = run(doctor_of(text));
     check_no_panic(what, &doctor);
     let copied = data.with_extension("backup");
     let copied = copied.to_str().unwrap();
@@ -47,13 +48,20 @@ pub(crate) fn look(what: &str, data: &Path) -> Option<String> {
     is_broken.then(|| doctor.text())
 }
 
+/// The doctor, of a port that nobody else has.
+fn doctor_of(data: &str) -> Command {
+    let mut command = program(&["doctor", "--data", data]);
+    command.env("HONE__HTTP__BIND", "127.0.0.1:0");
+    command
+}
+
 /// A backup of what the doctor finds broken is sound in the place of a data folder.
 fn check_restored(what: &str, backup: &str, data: &Path) {
     let folder = data.with_extension("restored");
     let text = folder.to_str().unwrap();
     let restored = run(program(&["restore", backup, "--data", text]));
     assert_eq!(restored.code, Some(0), "{what}: {}", restored.text());
-    let doctor = run(program(&["doctor", "--data", text]));
+    let doctor = run(doctor_of(text));
     assert_ne!(doctor.code, Some(3), "{what}: {}", doctor.text());
     fs::remove_dir_all(folder).unwrap();
 }
