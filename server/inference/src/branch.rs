@@ -75,9 +75,13 @@ impl InferenceService {
 
     /// The last tokens of a completion that end it; none of them can stay in a branch.
     pub fn end_of(&self, turn: &Turn) -> usize {
-        let last = turn.completion.tokens().last();
-        let ends = self.backend.capabilities().end_tokens;
-        usize::from(last.is_some_and(|token| ends.contains(token)))
+        self.ends_of(turn.completion.tokens())
+    }
+
+    /// How many of these tokens, the last ones, end an answer.
+    pub(super) fn ends_of(&self, tokens: &[Token]) -> usize {
+        let ends = &self.backend.capabilities().end_tokens;
+        usize::from(tokens.last().is_some_and(|token| ends.contains(token)))
     }
 
     /// Asks for continuations, once there is a place for them.

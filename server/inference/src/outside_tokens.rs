@@ -5,11 +5,10 @@
 use std::sync::Arc;
 
 use hone_domain::{
-    Ask, AskContext, Collect, Completion, Delta, Digest, End, Message, Origin, Policy,
-    PolicyChoice, Reason, RequestId, Role, Sampling, ServeError, SessionId, StopReason, StopRules,
+    Ask, AskContext, Collect, Completion, Digest, Message, Origin, Policy, PolicyChoice,
+    PolicyVersion, Reason, RequestId, Role, Sampling, ServeError, SessionId, StopReason, StopRules,
     Token, TurnId, TurnKind,
 };
-use tokio::time::timeout;
 
 use super::outside::{Names, Outside, Said};
 use super::{InferenceService, OpenError, Request};
@@ -83,11 +82,12 @@ impl InferenceService {
                 _ => Completion::given(turn.completion.clone(), self.stop_of(&turn)),
             };
             let text = self.language.decode(&turn.prompt);
+            let words = turn.completion.len() - self.ends_of(&turn.completion);
             let temperature = turn.drawn.as_ref().map_or(1.0, |drawn| drawn.temperature);
             let said = Said {
                 sampling: sampling_at(temperature),
                 messages: vec![Message::text(Role::User, text)],
-                text: self.language.decode(self.words_of(&turn)),
+                text: self.language.decode(&turn.completion[..words]),
                 prompt: turn.prompt,
                 completion,
             };
@@ -121,18 +121,10 @@ impl InferenceService {
         Ok(())
     }
 
-    /// Without the token that ends it.
-    fn words_of<'a>(&self, turn: &'a TokenTurn) -> &'a [Token] {
-        match turn.completion.split_last() {
-            Some((last, words)) if self.backend.capabilities().end_tokens.contains(last) => words,
-            _ => &turn.completion,
-        }
-    }
-
     fn stop_of(&self, turn: &TokenTurn) -> StopReason {
-        match self.words_of(turn).len() == turn.completion.len() {
-            true => StopReason::Length,
-            false => StopReason::EndToken,
+        match self.ends_of(&turn.completion) {
+            0 => StopReason::Length,
+            _ => StopReason::EndToken,
         }
     }
 
@@ -144,8 +136,13 @@ impl InferenceService {
         turn: &TokenTurn,
         drawn: &Drawn,
     ) -> Result<Completion, OpenError> {
-        let scored = self.scored(self.ask_of(request, turn, drawn)).await?;
-        let here = scored.completion;
+        let by = drawn.by.as_ref();
+        let by = by.map_or(PolicyVersion::BASE, |policy| policy.version);
+        let scored = self.scored(self.ask_of(request, turn, drawn), by).await?;
+        let (_, end) = scored.ok_or_else(|| {
+            ServeError::Internal("another version scored what was drawn elsewhere".to_owned())
+        })?;
+        let here = end.completion;
         let pairs = drawn.logprobs.iter().zip(here.behavior_logprobs());
         let sum: f32 = pairs.map(|(there, here)| (there - here).abs()).sum();
         let difference = sum / here.len().max(1) as f32;
@@ -203,24 +200,5 @@ impl InferenceService {
                 admitted_ms: self.clock.now_ms(),
             },
         }
-    }
-
-    /// The end of an ask whose completion is given.
-    async fn scored(&self, ask: Ask) -> Result<End, ServeError> {
-        let mut answer = self.backend.ask(ask)?;
-        let scoring = async {
-            while let Some(delta) = answer.deltas.recv().await {
-                match delta {
-                    Delta::Started { .. } | Delta::Token(_) => {}
-                    Delta::End(end) => return Ok(*end),
-                    Delta::Failed(error) => return Err(error),
-                }
-            }
-            Err(ServeError::Internal(
-                "a completion was not scored to its end".to_owned(),
-            ))
-        };
-        let scored = timeout(self.limits.completion_timeout, scoring).await;
-        scored.unwrap_or(Err(ServeError::Late))
     }
 }

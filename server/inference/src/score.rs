@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hone_domain::{
-    Admitted, Ask, Collect, Delta, Millis, PolicyVersion, Reason, Sampling, ServeError, StopRules,
-    Token, TokenDelta, TurnId,
+    Admitted, Ask, Collect, Delta, End, Millis, PolicyVersion, Reason, Sampling, ServeError,
+    StopRules, Token, TokenDelta, TurnId,
 };
 use tokio::time::timeout;
 
@@ -64,6 +64,16 @@ impl InferenceService {
         ask: Ask,
         by: PolicyVersion,
     ) -> Result<Option<Vec<TokenDelta>>, ServeError> {
+        let scored = self.scored(ask, by).await?;
+        Ok(scored.map(|(tokens, _)| tokens))
+    }
+
+    /// As [`Self::score`], with the end of what is scored.
+    pub(super) async fn scored(
+        &self,
+        ask: Ask,
+        by: PolicyVersion,
+    ) -> Result<Option<(Vec<TokenDelta>, End)>, ServeError> {
         let mut answer = self.backend.ask(ask)?;
         let scoring = async {
             let mut scored = Vec::new();
@@ -72,7 +82,7 @@ impl InferenceService {
                     Delta::Started { version, .. } if version != by => return Ok(None),
                     Delta::Started { .. } => {}
                     Delta::Token(token) => scored.push(token),
-                    Delta::End(_) => return Ok(Some(scored)),
+                    Delta::End(end) => return Ok(Some((scored, *end))),
                     Delta::Failed(error) => return Err(error),
                 }
             }

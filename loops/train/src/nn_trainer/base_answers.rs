@@ -92,10 +92,7 @@ fn at_the_same_places(told: &[Vec<f32>], plain: &[Vec<f32>]) -> AtALoss {
 }
 
 /// So many of the ones, so many of the others, and so on: every update sees a stretch of it.
-fn alternating<T>(
-    (ones, of_ones): (Vec<T>, usize),
-    (others, of_others): (Vec<T>, usize),
-) -> Vec<T> {
+fn alternating<T>(ones: Vec<T>, of_ones: usize, others: Vec<T>, of_others: usize) -> Vec<T> {
     let (mut ones, mut others) = (ones.into_iter(), others.into_iter());
     let mut all = Vec::new();
     loop {
@@ -201,10 +198,7 @@ impl NnTrainer {
         let generic = self.anchor_answers(start, each.anchors * updates, &mut pause)?;
         let count = each.anchors_instructed * updates;
         let instructed = self.instructed_anchors(start, count, &mut pause)?;
-        let these = alternating(
-            (generic, each.anchors),
-            (instructed, each.anchors_instructed),
-        );
+        let these = alternating(generic, each.anchors, instructed, each.anchors_instructed);
         job.progress.enter(Phase::Scores);
         let rows = these.iter();
         let rows: Vec<TrainRow> = rows.map(|a| imitated(&a.prompt, &a.said)).collect();

@@ -9,8 +9,8 @@ use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use hone_collect::{Input, Observed};
 use hone_domain::{
-    Collect, Digest, Message, NextState, PolicyChoice, PolicyVersion, Receipt, Role, SessionReward,
-    Turn,
+    Collect, Digest, Message, NextState, Policy, PolicyChoice, PolicyVersion, Receipt, Role, Scope,
+    SessionReward, Turn,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Mutex, oneshot};
@@ -56,7 +56,7 @@ pub async fn add_trajectory(
         None => turns(&http, &context, &body, &digest).await?,
         Some(given) => (
             Vec::new(),
-            token_turns(&http, &context, (&body, given), &digest).await?,
+            token_turns(&http, &context, &body, given, &digest).await?,
         ),
     };
     // Of two under one id that come at once, the second sees the first.
@@ -150,7 +150,7 @@ async fn turns(
     }
     let tools = body.tools.as_deref().unwrap_or_default();
     let talk = Talk::prompt_of(inference, messages.clone(), tools)?;
-    let (request, name) = request_of(http, context, (body, talk), digest).await?;
+    let (request, name) = request_of(http, context, body, talk, digest).await?;
     Ok((messages, inference.outside(request, name).await?))
 }
 
@@ -158,7 +158,8 @@ async fn turns(
 async fn token_turns(
     http: &Arc<Http>,
     context: &RequestContext,
-    (body, given): (&TrajectoryRequest, &[TokenTurn]),
+    body: &TrajectoryRequest,
+    given: &[TokenTurn],
     digest: &str,
 ) -> Result<Outside, ApiError> {
     let inference = serving(http)?;
@@ -179,21 +180,18 @@ async fn token_turns(
         return Err(ApiError::invalid("turns", why));
     }
     let talk = Talk::prompt_of(inference, Vec::new(), &[])?;
-    let (request, name) = request_of(http, context, (body, talk), digest).await?;
+    let (request, name) = request_of(http, context, body, talk, digest).await?;
     let mut turns = Vec::with_capacity(given.len());
+    let mut known: BTreeMap<u64, Option<Policy>> = BTreeMap::new();
     for (at, turn) in given.iter().enumerate() {
         let drawn = match turn.drawn_by(at)? {
             None => None,
             Some((version, temperature)) => {
-                let version = PolicyVersion(version);
-                let by = as_served(http, &request.scope, version)
-                    .await?
-                    .map_err(|why| {
-                        let why = format!(
-                            "version {version} {why}; leave logprobs out to have the turn imitated"
-                        );
-                        ApiError::invalid(format!("turns[{at}].version"), why)
-                    })?;
+                let by = match known.get(&version) {
+                    Some(by) => by.clone(),
+                    None => drawn_by(http, &request.scope, at, version).await?,
+                };
+                known.insert(version, by.clone());
                 let logprobs = turn.logprobs.clone().unwrap_or_default();
                 Some(Drawn {
                     by,
@@ -211,11 +209,26 @@ async fn token_turns(
     Ok(inference.outside_tokens(request, name, turns).await?)
 }
 
+/// The version that drew the tokens of the turn at a place, none for the base model.
+async fn drawn_by(
+    http: &Http,
+    scope: &Scope,
+    at: usize,
+    version: u64,
+) -> Result<Option<Policy>, ApiError> {
+    let version = PolicyVersion(version);
+    as_served(http, scope, version).await?.map_err(|why| {
+        let why = format!("version {version} {why}; leave logprobs out to have the turn imitated");
+        ApiError::invalid(format!("turns[{at}].version"), why)
+    })
+}
+
 /// The request that a trajectory is taken by, and the name that its ids are made of.
 async fn request_of(
     http: &Arc<Http>,
     context: &RequestContext,
-    (body, talk): (&TrajectoryRequest, Talk),
+    body: &TrajectoryRequest,
+    talk: Talk,
     digest: &str,
 ) -> Result<(hone_inference::Request, Option<Digest>), ApiError> {
     let inference = serving(http)?;

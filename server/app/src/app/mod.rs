@@ -192,7 +192,7 @@ async fn opened(
     listener: &TcpListener,
     tls: Option<&Arc<Tls>>,
 ) -> Result<Resources, String> {
-    let ledger = standby::open_ledger(config, listener, (tls, limits_of(config))).await?;
+    let ledger = standby::open_ledger(config, listener, tls, limits_of(config)).await?;
     resources::open(config, ledger).await
 }
 

@@ -29,7 +29,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub(super) async fn open_ledger(
     config: &Config,
     listener: &TcpListener,
-    (tls, limits): (Option<&Arc<Tls>>, ListenLimits),
+    tls: Option<&Arc<Tls>>,
+    limits: ListenLimits,
 ) -> Result<Arc<dyn StoredLedger>, String> {
     let folder = config.store.folder()?;
     let place = config.store.place(&folder, &config.loops);
@@ -49,7 +50,7 @@ pub(super) async fn open_ledger(
         match &mut standing {
             Some(standing) => standing.waits_for(&error),
             None if is_taken && config.store.stand_by => {
-                standing = Some(Standing::begin((listener, tls), limits, &error)?);
+                standing = Some(Standing::begin(listener, tls, limits, &error)?);
             }
             None => return Err(error.to_string()),
         }
@@ -66,7 +67,8 @@ struct Standing {
 
 impl Standing {
     fn begin(
-        (listener, tls): (&TcpListener, Option<&Arc<Tls>>),
+        listener: &TcpListener,
+        tls: Option<&Arc<Tls>>,
         limits: ListenLimits,
         why: &LedgerError,
     ) -> Result<Self, String> {
