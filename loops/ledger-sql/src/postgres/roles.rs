@@ -222,6 +222,7 @@ async fn holder(
         "select application_name, coalesce(host(client_addr), 'the database server itself')
          from pg_locks join pg_stat_activity using (pid)
          where locktype = 'advisory' and granted and objsubid = 1
+           and database = (select oid from pg_database where datname = current_database())
            and (classid::bigint << 32) | objid::bigint = {LOCK} limit 1"
     ));
     sqlx::query_as(sql)
