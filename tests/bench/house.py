@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOPS = ["serve", "collect", "judge", "train", "rollout", "tools", "memory"]
-SERVER = ["app", "api", "api-types", "accounts", "inference", "judges", "monitor", "net"]
+SERVER = ["app", "api", "api-types", "accounts", "inference", "judges", "monitor", "net", "replies", "rollouts"]
 # crate: the crates it must never use, in whatever kind of dependency that ships
 NEVER = {
     "domain": ["*"],
@@ -33,13 +33,13 @@ NEVER = {
     "train": ["cuda"],
     "serve": ["cuda", "ledger", "store"],
     **{name: ["nn", "cuda"] for name in ["collect", "judge", "memory", "rollout"]},
-    **{name: ["api", "app"] for name in ["accounts", "inference", "monitor", "net"]},
+    **{name: ["api", "app"] for name in ["accounts", "inference", "monitor", "net", "replies"]},
     "api": ["nn", "train", "app"],
 }
 # library: the only crates that may use it
 ONLY = {
-    "sqlx": ["ledger-sql"],
-    "axum": ["api"],
+    "sqlx": ["ledger-queries", "ledger-sql"],
+    "axum": ["api", "replies"],
     "minijinja": ["text"],
     "tokenizers": ["text", "starter"],
     "llguidance": ["text"],
@@ -314,7 +314,7 @@ def build_times(packages):
     with tempfile.TemporaryDirectory(dir=ROOT / "target") as target:
         rows.append(("cold: `hone`, debug", build(["-p", "hone"], target)))
         names = {p["name"]: Path(p["manifest_path"]).parent for p in packages}
-        for name in ["hone-kernels", "hone-nn", "hone-text", "hone-ledger-sql", "hone-domain", "hone"]:
+        for name in ["hone-kernels", "hone-nn", "hone-text", "hone-ledger-queries", "hone-domain", "hone"]:
             if name in names:
                 os.utime(names[name] / "src/lib.rs")
                 rows.append((f"warm: `hone` after a change in {name}", build(["-p", "hone"], target)))

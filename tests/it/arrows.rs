@@ -55,6 +55,16 @@ const NEVER: &[(&str, &[&str])] = &[
         &["hone-nn", "hone-kernels", "sqlx", "axum", "reqwest"],
     ),
     (
+        "hone-ledger-queries",
+        &[
+            "hone-nn",
+            "hone-kernels",
+            "hone-ledger-sql",
+            "axum",
+            "reqwest",
+        ],
+    ),
+    (
         "hone-ledger-sql",
         &["hone-nn", "hone-kernels", "axum", "reqwest"],
     ),
@@ -150,6 +160,10 @@ const NEVER: &[(&str, &[&str])] = &[
         &["hone-api", "hone-judges", "hone-train", "hone-ledger-sql"],
     ),
     (
+        "hone-replies",
+        &["hone-api", "hone-judges", "hone-train", "hone-ledger-sql"],
+    ),
+    (
         "hone-api",
         &["hone-judges", "hone-train", "hone-cuda", "hone-ledger-sql"],
     ),
@@ -162,7 +176,7 @@ const NEVER_DIRECT: &[(&str, &[&str])] = &[(
 )];
 
 /// The crates of the server; no loop knows one of them.
-const SERVER: [&str; 8] = [
+const SERVER: [&str; 9] = [
     "hone-accounts",
     "hone-api",
     "hone-api-types",
@@ -170,6 +184,7 @@ const SERVER: [&str; 8] = [
     "hone-judges",
     "hone-monitor",
     "hone-net",
+    "hone-replies",
     "hone-rollouts",
 ];
 
@@ -181,8 +196,8 @@ const TESTS: [&str; 3] = ["hone-tests", "hone-bench", "hone-cuda-emulator"];
 
 /// Libraries that belong to some crates: what else names them in its manifest is wrong.
 const ONLY: [(&str, &[&str]); 11] = [
-    ("sqlx", &["hone-ledger-sql"]),
-    ("axum", &["hone-api"]),
+    ("sqlx", &["hone-ledger-queries", "hone-ledger-sql"]),
+    ("axum", &["hone-api", "hone-replies"]),
     (
         "utoipa",
         &[
@@ -191,6 +206,7 @@ const ONLY: [(&str, &[&str]); 11] = [
             "hone-accounts",
             "hone-inference",
             "hone-monitor",
+            "hone-replies",
         ],
     ),
     ("rust-embed", &["hone-api"]),

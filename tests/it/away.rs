@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{ForgetId, Scope};
 use hone_ledger::{AuditEntry, ForgetWhat, ForgetWish, Ledger as _, Personal as _};
-use hone_ledger_sql::{PostgresConfig, PostgresLedger};
+use hone_ledger_sql::{PostgresConfig, PostgresStore};
 use hone_tests::{client, get, post, temporary};
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -171,7 +171,7 @@ async fn status(http: &Client, url: &str, path: &str, body: Value) -> (u16, Valu
 }
 
 async fn broken_laws(url: &str) -> Vec<String> {
-    let ledger = PostgresLedger::open_beside(&PostgresConfig::at(url)).await;
+    let ledger = PostgresStore::open_beside(&PostgresConfig::at(url)).await;
     let ledger = ledger.unwrap();
     let broken = ledger.check_laws().await.unwrap();
     ledger.close().await;
@@ -297,7 +297,7 @@ async fn what_was_forgotten_meanwhile_comes_without_its_words() {
     server.kill();
     way.set(Way::Open);
     // Another process of the same ledger takes the wish, before the turns are there.
-    let ledger = PostgresLedger::open_beside(&PostgresConfig::at(&direct)).await;
+    let ledger = PostgresStore::open_beside(&PostgresConfig::at(&direct)).await;
     let ledger = ledger.unwrap();
     let now_ms = i64::try_from(
         std::time::UNIX_EPOCH

@@ -5,7 +5,7 @@ use std::path::Path;
 use hone_checkpoint::{NamedTensor, StoredDtype};
 use hone_kernels::Executor;
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_nn::KvFormat;
 use hone_starter::folder::{Shape, description, weights_file, write};
 use hone_tests::{TestApp, client, temporary};
@@ -219,7 +219,7 @@ async fn recomputes(data: &Path, at: &Path) {
     let model = hone_nn::load_model(files.checkpoint(), &mut |_, _, _| {}).unwrap();
     let compute_type = model.weights.quickest();
     let model = model.with_compute_type(compute_type).with_kv(KvFormat::F16);
-    let ledger = SqliteLedger::open_beside(&SqliteConfig::in_folder(data))
+    let ledger = SqliteStore::open_beside(&SqliteConfig::in_folder(data))
         .await
         .unwrap();
     let rows = ledger.turns(None, 1_000).await.unwrap();

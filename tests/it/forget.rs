@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_tests::{Changes, TestApp, ask, broken_laws, client, config, get, post, temporary};
 use serde_json::{Value, json};
 
@@ -223,7 +223,7 @@ async fn an_erasure_survives_being_killed() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(files_with(&data, CANARY), Vec::<String>::new());
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(&data))
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(&data))
         .await
         .unwrap();
     assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());

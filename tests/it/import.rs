@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hone_checkpoint::{AdapterDtype, LoraConfig, NamedTensor, Target};
 use hone_kernels::Executor;
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_nn::{Adapter, KvFormat, Model, peft};
 use hone_tests::{TestApp, ask, broken_laws, one_version_per_four_answers, temporary};
 use hone_text::folder;
@@ -118,7 +118,7 @@ async fn learn(app: &TestApp, version: u64) -> Value {
 /// Recorded log-probs of a turn against those that the adapter's own files give.
 async fn is_what_the_adapter_says(data: &Path, turn: &str, (model, adapter): (&Model, &Adapter)) {
     let place = SqliteConfig::in_folder(data);
-    let ledger = SqliteLedger::open_beside(&place).await.unwrap();
+    let ledger = SqliteStore::open_beside(&place).await.unwrap();
     let rows = ledger.turns(None, 1_000).await.unwrap();
     let id = rows.iter().map(|row| row.id);
     let id = id.into_iter().find(|id| turn.ends_with(&id.to_string()));

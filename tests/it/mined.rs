@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hone_domain::TaskFiles;
 use hone_ledger::{Jobs as _, Ledger as _};
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_tests::{TestApp, broken_laws, temporary};
 use serde_json::Value;
 
@@ -225,7 +225,7 @@ fn told(tasks: &[Value]) {
 
 /// The files of all tasks, by their names.
 async fn files(data: &Path) -> BTreeMap<String, TaskFiles> {
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(data))
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(data))
         .await
         .unwrap();
     let mut files = BTreeMap::new();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{PostgresConfig, PostgresLedger};
+use hone_ledger_sql::{PostgresConfig, PostgresStore};
 use hone_tests::{TestApp, ask, client, get, one_version_per_four_answers, post, temporary};
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ async fn teach(app: &TestApp, key: &str, n: u64) -> (String, Vec<String>) {
 }
 
 pub(crate) async fn broken_laws(url: &str) -> Vec<String> {
-    let ledger = PostgresLedger::open_beside(&PostgresConfig::at(url))
+    let ledger = PostgresStore::open_beside(&PostgresConfig::at(url))
         .await
         .unwrap();
     let broken = ledger.check_laws().await.unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hone_domain::{Message, Reason, Role, Turn};
 use hone_ledger::{Ledger as _, suite};
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_tests::{TestApp, ask, broken_laws, temporary};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ const OLD: u64 = 300;
 /// Old turns that came to their end, each a conversation of its own.
 async fn seed(data: &Path) {
     let config = SqliteConfig::in_folder(data);
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     let turn = |at: u64| {
         let mut turn = world.turn();
@@ -73,7 +73,7 @@ async fn rows(app: &TestApp, table: &str) -> u64 {
 /// What the ledger says against itself while the server runs.
 async fn broken_beside(data: &Path) -> Vec<String> {
     let config = SqliteConfig::in_folder(data);
-    let ledger = SqliteLedger::open_beside(&config).await.unwrap();
+    let ledger = SqliteStore::open_beside(&config).await.unwrap();
     let broken = ledger.check_laws().await.unwrap();
     ledger.close().await;
     broken

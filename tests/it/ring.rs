@@ -10,7 +10,7 @@ use hone_cuda_emulator::Emulator;
 use hone_domain::{Blobs as _, Policies, Turn, TurnId};
 use hone_kernels::{ComputeType, Executor};
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_nn::KvFormat;
 use hone_tests::{Changes, TestApp, ask, client, temporary};
 use hone_text::folder;
@@ -300,7 +300,7 @@ fn child_recomputes() {
 /// Opens the ledger and the published files as another process would, and compares the recorded
 /// log-probs of every turn with a recomputation. Returns (turns compared, of which adapted).
 async fn recompute(data: &Path) -> (usize, usize) {
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(data))
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(data))
         .await
         .unwrap();
     let blobs = FsBlobs::open(&data.join("blobs"), 1 << 30).unwrap();
@@ -379,7 +379,7 @@ async fn what_is_not_stored_leaves_no_trace() {
     let status = app.get("/admin/v1/status").await.unwrap();
     assert_eq!(status["ledger"]["turns"], 0, "{status}");
     app.stop().await.unwrap();
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(&data))
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(&data))
         .await
         .unwrap();
     assert!(ledger.turns(None, 10).await.unwrap().is_empty());

@@ -9,7 +9,7 @@ use hone::app::App;
 use hone::config::{Config, Sources};
 use hone::device::OpenCuda;
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use serde_json::{Value, json};
 
 /// How a test's server differs from the defaults: configuration keys and values.
@@ -179,7 +179,7 @@ pub fn ask(text: &str, seed: u64) -> Value {
 
 /// What the ledger of a stopped server says against itself.
 pub async fn broken_laws(data: &Path) -> Result<Vec<String>> {
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(data)).await?;
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(data)).await?;
     let broken = ledger.check_laws().await?;
     ledger.close().await;
     Ok(broken)

@@ -9,8 +9,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use hone::config::{Config, Sources};
 use hone_accounts::OidcConfig;
 use hone_accounts::oidc::Tokens;
-use hone_api::error::ApiError;
-use hone_api::sse;
 use hone_api_types::anthropic::MessagesRequest;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::messages::parse_messages;
@@ -27,6 +25,8 @@ use hone_domain::{
 use hone_inference::BindingConfig;
 use hone_net::outbound::Outbound;
 use hone_nn::peft;
+use hone_replies::error::ApiError;
+use hone_replies::sse;
 use hone_text::folder::ModelFolder;
 use hone_text::template::ChatTemplate;
 use ring::rand::SystemRandom;

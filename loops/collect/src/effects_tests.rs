@@ -2,7 +2,7 @@
 
 use hone_domain::{BindRequest, Fate, Message, Role, SessionId, Stage, Turn, TurnKind};
 use hone_ledger::Ledger;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_runtime::{Inbox, Overflow, ShutdownTrigger, SystemClock, queue};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -23,7 +23,7 @@ struct Rig {
 async fn rig() -> Rig {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let ctx = ctx(ledger.clone(), Spool::off(), Carry::default());
     let (outbox, notifications) = queue(4, Overflow::DropNewest);
     Rig {

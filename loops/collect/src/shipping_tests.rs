@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hone_domain::{Fate, NextState, PolicyVersion, Stage, TransitionId, VersionSpan};
 use hone_ledger::Ledger;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_runtime::{Effects as _, Overflow, queue};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -49,7 +49,7 @@ impl Rig {
 
     async fn ledger(&self) -> Arc<SqliteLedger> {
         let config = SqliteConfig::in_folder(self.folder.path());
-        Arc::new(SqliteLedger::open(&config).await.unwrap())
+        Arc::new(SqliteStore::open(&config).await.unwrap())
     }
 
     fn effects(&self, ledger: &Arc<SqliteLedger>) -> CollectEffects {

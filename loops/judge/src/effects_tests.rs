@@ -7,7 +7,7 @@ use hone_domain::{
     Fate, Feedback, Message, Outcome, Reason, Signal, Stage, TransitionId, Turn, TurnId,
 };
 use hone_ledger::TurnView;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_runtime::{
     Inbox, Overflow, SeededIds, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, queue,
 };
@@ -53,7 +53,7 @@ struct Rig {
 async fn rig(model: bool) -> Rig {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&sqlite).await.unwrap());
     let scripted = || -> Arc<dyn Completer> {
         Arc::new(Scripted {
             calls: AtomicU64::new(0),

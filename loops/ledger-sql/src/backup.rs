@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::sqlite::{MARK_FILE, RESTORING, folder_of};
-use crate::{SqliteConfig, SqliteLedger, StoredLedger as _};
+use crate::{SqliteConfig, SqliteStore, StoredLedger as _};
 use hone_ledger::{Ledger, LedgerError};
 
 /// The file that names all others.
@@ -152,11 +152,11 @@ async fn gather(
     into: &Path,
     maker: Maker<'_>,
 ) -> Result<Manifest, Gap> {
-    let ledger = SqliteLedger::open_beside(config).await?;
-    let copied = ledger.copy_to(&into.join("ledger.db")).await;
+    let ledger = SqliteStore::open_beside(config).await?;
+    let copied = ledger.store.copy_to(&into.join("ledger.db")).await;
     ledger.close().await;
     copied?;
-    let copy = SqliteLedger::open(&SqliteConfig::in_folder(into)).await?;
+    let copy = SqliteStore::open(&SqliteConfig::in_folder(into)).await?;
     let asked = async {
         let counts = copy.counts().await?;
         Ok::<_, LedgerError>((counts, copy.kept_blobs().await?, copy.check_stored().await?))
@@ -380,7 +380,7 @@ async fn stage(from: &Path, staging: &Path, manifest: &Manifest) -> Result<(), L
         }
         sync(above)?;
     }
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(staging)).await?;
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(staging)).await?;
     let findings = ledger.check_stored().await;
     ledger.close().await;
     match findings?.first() {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hone_domain::{BlobKey, Blobs, TurnId};
 
 use super::*;
+use crate::SqliteLedger;
 use hone_blobs::FsBlobs;
 use hone_ledger::Ledger;
 use hone_ledger::suite::World;
@@ -39,7 +40,7 @@ fn replacing(replace: bool, now_ms: Millis) -> Replacing<'static> {
 }
 
 async fn open(folder: &Path) -> Arc<SqliteLedger> {
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(folder)).await;
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(folder)).await;
     Arc::new(ledger.unwrap())
 }
 
@@ -215,7 +216,7 @@ async fn what_is_not_whole_is_refused() {
     assert!(leads.contains("leads elsewhere"), "{leads}");
 
     fs::create_dir(data.join(RESTORING)).unwrap();
-    let interrupted = SqliteLedger::open(&config).await.err().unwrap().to_string();
+    let interrupted = SqliteStore::open(&config).await.err().unwrap().to_string();
     assert!(interrupted.contains("hone restore"), "{interrupted}");
 }
 
@@ -265,7 +266,7 @@ async fn a_restore_killed_half_way_loses_nothing_of_the_old_data() {
         for (from, to) in moves.iter().take(killed_after) {
             rename(from, to).unwrap();
         }
-        let refused = SqliteLedger::open(&config).await.err().unwrap().to_string();
+        let refused = SqliteStore::open(&config).await.err().unwrap().to_string();
         assert!(refused.contains("interrupted"), "{killed_after}: {refused}");
 
         // What is there counts as the old data again, and is not replaced unasked.

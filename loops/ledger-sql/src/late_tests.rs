@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hone_domain::{Fate, Reason, Stage};
 
-use crate::{SqliteConfig, SqliteLedger};
+use crate::{SqliteConfig, SqliteStore};
 use hone_ledger::{LateTurns, Ledger, suite};
 
 /// The process dies between the word to the client and the settling of the turn.
@@ -13,7 +13,7 @@ use hone_ledger::{LateTurns, Ledger, suite};
 async fn a_noted_turn_never_trains_and_another_one_still_may() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let open = || async { Arc::new(SqliteLedger::open(&config).await.unwrap()) };
+    let open = || async { Arc::new(SqliteStore::open(&config).await.unwrap()) };
     let ledger = open().await;
     let world = suite::World::new(ledger.clone());
     let (late, other) = (world.turn(), world.turn());

@@ -4,11 +4,8 @@
 //! Never: who asks, or why.
 
 mod backup;
-mod codec;
-mod db;
 mod migrations;
 mod postgres;
-mod queries;
 mod sqlite;
 mod stored;
 mod transfer;
@@ -20,8 +17,8 @@ pub use backup::{
     BackupFile, CheckAdapter, MANIFEST, Maker, Manifest, Replacing, back_up, check_vacant, restore,
     verify, verify_whole,
 };
+pub use hone_ledger_queries::SqlLedger;
 pub use postgres::{PostgresConfig, PostgresLedger, PostgresStore, Role, Thoroughness};
-pub use queries::SqlLedger;
 pub use sqlite::{SqliteConfig, SqliteLedger, SqliteStore, check_not_lost, make_private};
 pub use stored::{LedgerPlace, StoredLedger};
 pub use transfer::{MovedTable, move_ledger};

@@ -9,8 +9,8 @@ use hone_ledger::{
     Storage, Versions,
 };
 
-use crate::queries::{Held as _, Store, versions};
-use crate::{PostgresConfig, PostgresLedger, SqlLedger, SqliteConfig, SqliteLedger};
+use crate::{PostgresConfig, PostgresStore, SqlLedger, SqliteConfig, SqliteStore};
+use hone_ledger_queries::{Held as _, Store, versions};
 
 /// A ledger in a database, whichever it is.
 #[async_trait]
@@ -67,22 +67,22 @@ impl LedgerPlace {
     /// Opens it for a server.
     ///
     /// # Errors
-    /// As [`SqliteLedger::open`] and [`PostgresLedger::open`].
+    /// As [`SqliteStore::open`] and [`PostgresStore::open`].
     pub async fn open(&self) -> Result<Arc<dyn StoredLedger>, LedgerError> {
         Ok(match self {
-            Self::Sqlite(config) => Arc::new(SqliteLedger::open(config).await?),
-            Self::Postgres(config) => Arc::new(PostgresLedger::open(config).await?),
+            Self::Sqlite(config) => Arc::new(SqliteStore::open(config).await?),
+            Self::Postgres(config) => Arc::new(PostgresStore::open(config).await?),
         })
     }
 
     /// Opens it for short work, also while a server has it.
     ///
     /// # Errors
-    /// As [`SqliteLedger::open_beside`] and [`PostgresLedger::open_beside`].
+    /// As [`SqliteStore::open_beside`] and [`PostgresStore::open_beside`].
     pub async fn open_beside(&self) -> Result<Arc<dyn StoredLedger>, LedgerError> {
         Ok(match self {
-            Self::Sqlite(config) => Arc::new(SqliteLedger::open_beside(config).await?),
-            Self::Postgres(config) => Arc::new(PostgresLedger::open_beside(config).await?),
+            Self::Sqlite(config) => Arc::new(SqliteStore::open_beside(config).await?),
+            Self::Postgres(config) => Arc::new(PostgresStore::open_beside(config).await?),
         })
     }
 }

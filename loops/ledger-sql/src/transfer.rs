@@ -7,12 +7,13 @@ use hone_ledger::{Ledger as _, LedgerError};
 use sha2::{Digest as _, Sha256};
 use sqlx::AssertSqlSafe;
 
-use crate::db::{Connection, Fault, Query, Row, Value};
+use crate::check_not_lost;
 use crate::postgres::Marking;
-use crate::queries::{Held as _, SqlLedger, Store, Unfinished};
 use crate::sqlite::{MARK_FILE, MOVING};
-use crate::{LedgerPlace, PostgresConfig, PostgresLedger, Role, SqliteConfig, SqliteLedger};
-use crate::{check_not_lost, db};
+use crate::{LedgerPlace, PostgresConfig, PostgresStore, Role, SqliteConfig, SqliteStore};
+use hone_ledger_queries::db;
+use hone_ledger_queries::db::{Connection, Fault, Query, Row, Value};
+use hone_ledger_queries::{Held as _, SqlLedger, Store, Unfinished};
 
 /// Rows that one transaction copies.
 const PAGE: usize = 500;
@@ -163,15 +164,15 @@ pub async fn move_ledger(
                 let file = from.file.display();
                 return Err(unusable(format!("there is no ledger {file}")));
             }
-            let source = SqliteLedger::open(from).await?;
+            let source = SqliteStore::open(from).await?;
             into_postgres(&source, to).await
         }
         (LedgerPlace::Postgres(from), LedgerPlace::Postgres(to)) => {
-            let source = PostgresLedger::open(&alone(from)).await?;
+            let source = PostgresStore::open(&alone(from)).await?;
             into_postgres(&source, to).await
         }
         (LedgerPlace::Postgres(from), LedgerPlace::Sqlite(to)) => {
-            let source = PostgresLedger::open(&alone(from)).await?;
+            let source = PostgresStore::open(&alone(from)).await?;
             into_file(&source, to).await
         }
         (LedgerPlace::Sqlite(_), LedgerPlace::Sqlite(_)) => Err(unusable(
@@ -197,7 +198,7 @@ async fn into_postgres<A: Store>(
     source: &SqlLedger<A>,
     to: &PostgresConfig,
 ) -> Result<Vec<MovedTable>, LedgerError> {
-    let target = PostgresLedger::open_for_move(&alone(to)).await?;
+    let target = PostgresStore::open_for_move(&alone(to)).await?;
     if target.store.marking().await? == Marking::Moving {
         tracing::info!("an interrupted move goes on");
     } else {
@@ -239,7 +240,7 @@ async fn into_file<A: Store>(
     if !config.file.exists() {
         check_not_lost(&config.file)?;
     }
-    let target = SqliteLedger::open(&config).await?;
+    let target = SqliteStore::open(&config).await?;
     let moved = transfer(source, &target).await?;
     target.close().await;
     source.close().await;

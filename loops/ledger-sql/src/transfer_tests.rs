@@ -43,7 +43,7 @@ fn rows(moved: &[MovedTable], name: &str) -> u64 {
 async fn a_ledger_goes_to_postgresql_and_back_with_every_row() {
     let folder = tempfile::tempdir().unwrap();
     let file = SqliteConfig::in_folder(&folder.path().join("one"));
-    let ledger = Arc::new(SqliteLedger::open(&file).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&file).await.unwrap());
     fill(ledger.clone()).await;
     let counts = ledger.counts().await.unwrap();
     ledger.close().await;
@@ -65,7 +65,7 @@ async fn a_ledger_goes_to_postgresql_and_back_with_every_row() {
         assert!(rows(&moved, name) > 0, "{name}");
     }
     // What was moved is used like any other, and numbers go on.
-    let there = Arc::new(PostgresLedger::open(&database).await.unwrap());
+    let there = Arc::new(PostgresStore::open(&database).await.unwrap());
     assert_eq!(there.counts().await.unwrap().turns, counts.turns);
     assert_eq!(there.verify_audit().await.unwrap().first_broken, None);
     let world = suite::World::beginning_at(there.clone(), 1 << 40);
@@ -80,7 +80,7 @@ async fn a_ledger_goes_to_postgresql_and_back_with_every_row() {
         .await
         .unwrap();
     assert_eq!(rows(&back, "turns"), counts.turns + 1);
-    let ledger = SqliteLedger::open(&home).await.unwrap();
+    let ledger = SqliteStore::open(&home).await.unwrap();
     assert_eq!(ledger.counts().await.unwrap().turns, counts.turns + 1);
     assert!(!folder.path().join("two").join(MOVING).exists());
     ledger.close().await;
@@ -92,16 +92,16 @@ async fn a_ledger_goes_to_postgresql_and_back_with_every_row() {
 async fn an_interrupted_move_goes_on_and_notices_changes() {
     let folder = tempfile::tempdir().unwrap();
     let file = SqliteConfig::in_folder(folder.path());
-    let source = Arc::new(SqliteLedger::open(&file).await.unwrap());
+    let source = Arc::new(SqliteStore::open(&file).await.unwrap());
     fill(source.clone()).await;
     let database = alone(&fresh());
-    let target = PostgresLedger::open_for_move(&database).await.unwrap();
+    let target = PostgresStore::open_for_move(&database).await.unwrap();
     target.store.mark(Marking::Moving).await.unwrap();
     for table in &TABLES[..9] {
         copy(&source, &target, table).await.unwrap();
     }
     target.close().await;
-    let refused = PostgresLedger::open(&database)
+    let refused = PostgresStore::open(&database)
         .await
         .err()
         .unwrap()
@@ -123,7 +123,7 @@ async fn an_interrupted_move_goes_on_and_notices_changes() {
     assert!(told.contains("the table sessions differs"), "{told}");
     change("update sessions set last_ms = last_ms - 1 where number = 1").await;
     into_postgres(&source, &database).await.unwrap();
-    PostgresLedger::open(&database).await.unwrap().close().await;
+    PostgresStore::open(&database).await.unwrap().close().await;
 }
 
 /// The list of tables and columns is the schema's, in both databases.
@@ -141,7 +141,7 @@ async fn every_table_and_column_is_listed() {
     let others = "('fate_counts', 'scope_counts', 'version_scores', 'watch_places', 'people_revision', 'changes', 'commits',
                    '_sqlx_migrations')";
     let folder = tempfile::tempdir().unwrap();
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(folder.path()))
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(folder.path()))
         .await
         .unwrap();
     let columns = format!(
@@ -154,7 +154,7 @@ async fn every_table_and_column_is_listed() {
     let found = db::query_as::<(String, String)>(AssertSqlSafe(columns));
     let found = found.fetch_all(&mut moment.connection()).await.unwrap();
     assert_eq!(listed, found);
-    let ledger = PostgresLedger::open(&fresh()).await.unwrap();
+    let ledger = PostgresStore::open(&fresh()).await.unwrap();
     let columns = format!(
         "select table_name::text, column_name::text from information_schema.columns
          where table_schema = current_schema() and table_name not in {others}

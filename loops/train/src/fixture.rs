@@ -11,7 +11,7 @@ use hone_domain::{
     VerdictId,
 };
 use hone_ledger::Ledger;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_runtime::{
     Clock, Ids, Latest, ManualClock, Notification, Outbox, Overflow, SeededIds, ShutdownTrigger,
     StatusRegistry, queue,
@@ -58,7 +58,7 @@ impl Fixture {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         let blobs = FsBlobs::open(&folder.path().join("blobs"), 1 << 30).unwrap();
         Self {
             _folder: folder,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use hone_domain::RateLimits;
 use hone_ledger::{ApiKey, Ledger as _};
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_runtime::ManualClock;
 
 use super::*;
@@ -25,7 +25,7 @@ struct Rig {
 impl Rig {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteLedger::open(&SqliteConfig::in_folder(folder.path())).await;
+        let store = SqliteStore::open(&SqliteConfig::in_folder(folder.path())).await;
         let (store, clock) = (Arc::new(store.unwrap()), Arc::new(ManualClock::at(1_000)));
         let config = PeopleConfig {
             away_ms_max: AWAY_MS_MAX,

@@ -4,7 +4,7 @@
 
 use hone_domain::RateLimits;
 use hone_ledger::{ApiKey, UserChange};
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_runtime::ManualClock;
 
 use super::*;
@@ -24,7 +24,7 @@ struct Rig {
 impl Rig {
     async fn new(names: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = SqliteLedger::open(&SqliteConfig::in_folder(folder.path())).await;
+        let store = SqliteStore::open(&SqliteConfig::in_folder(folder.path())).await;
         let clock = Arc::new(ManualClock::at(1_000));
         let config = PeopleConfig {
             attempts_max: TRIES,

@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use tokio::sync::Semaphore;
 
-use super::error::ApiError;
 use super::rights::Rule;
+use hone_replies::error::ApiError;
 
 /// Acts under way; a further one waits while there are as many as there may be.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Request, header};
 use hone_api_types::{JsonObject, RequestError};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use crate::error::ApiError;
+use hone_replies::error::ApiError;
 
 /// Longer bodies are parsed off the async threads.
 const INLINE_BYTES_MAX: usize = 256 * 1_024;

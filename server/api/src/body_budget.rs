@@ -8,10 +8,10 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
 
-use super::error::ApiError;
 use crate::body::announced;
 use crate::config::HttpConfig;
 use hone_inference::{FairPermit, FairSemaphore};
+use hone_replies::error::ApiError;
 
 /// Smaller bodies are not counted.
 const COUNTED_FROM: usize = 16 << 10;

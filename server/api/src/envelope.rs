@@ -17,10 +17,8 @@ use hone_net::listen::Peer;
 use http_body_util::BodyExt;
 
 use super::Http;
-use super::anthropic;
 use super::cors::Cors;
 use super::episodes;
-use super::error::ApiError;
 use super::guard::{self, Credential};
 use super::request_context::RequestContext;
 use super::rights::{ForAgents, HasRights as _, Right, RouteTable, Rule};
@@ -28,6 +26,8 @@ use hone_accounts::Caller;
 use hone_accounts::rate_limit::{RateLimitStatus, reset_text};
 use hone_accounts::secrets::{csrf, same};
 use hone_monitor::telemetry;
+use hone_replies::error::ApiError;
+use hone_replies::messages_errors;
 
 /// Names the agent that a keeper acts for.
 const AGENT: &str = "x-hone-agent";
@@ -58,7 +58,7 @@ pub async fn wrap(State(entry): State<Entry>, request: Request, next: Next) -> R
         None => entry.table.meant(request.uri().path()),
         Some(_) => None,
     };
-    let is_anthropic = anthropic::is_meant(request.uri().path(), request.headers());
+    let is_anthropic = messages_errors::is_meant(request.uri().path(), request.headers());
     let _in_flight = http.traffic.enter();
     let peer = request
         .extensions()
@@ -70,7 +70,7 @@ pub async fn wrap(State(entry): State<Entry>, request: Request, next: Next) -> R
         None => admitted(&entry, id, &public_id, peer, route, request, next).await,
     };
     if is_anthropic {
-        response = anthropic::told(response, &public_id);
+        response = messages_errors::told(response, &public_id);
     }
     cors.tell(&mut response);
     if let Ok(value) = HeaderValue::from_str(&public_id) {

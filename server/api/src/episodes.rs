@@ -10,8 +10,8 @@ use hone_net::socket;
 use hone_rollouts::{ModelSocket, ModelSockets};
 use tokio::net::UnixListener;
 
-use crate::error::ApiError;
 use crate::rights::Rule;
+use hone_replies::error::ApiError;
 
 /// What an agent may call.
 const CALLED: [(Method, &str); 7] = [

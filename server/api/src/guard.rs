@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 use hone_accounts::{AuthMethod, Caller, EffectiveLimits, PeopleConfig};
 
 use crate::config::{HttpConfig, Key};
-use crate::error::ApiError;
 use hone_accounts::secrets::{looks_like_key, same};
+use hone_replies::error::ApiError;
 
 /// A header that a page of another origin cannot send unless this server allows it.
 const OWN_HEADER: &str = "x-hone-csrf";

@@ -3,14 +3,12 @@
 //! Never: tensors, training, SQL, who composes the process.
 
 pub mod acts;
-pub mod anthropic;
 pub mod body;
 pub mod body_budget;
 mod config;
 pub mod cors;
 pub mod envelope;
 pub mod episodes;
-pub mod error;
 pub mod guard;
 pub mod lists;
 mod mcp;
@@ -19,12 +17,10 @@ pub mod openapi;
 pub mod page;
 pub mod recorded;
 pub mod replays;
-pub mod reply;
 pub mod request_context;
 pub mod rights;
 pub mod routes;
 pub mod settings;
-pub mod sse;
 pub mod standby;
 mod state;
 pub mod storage_gauge;

@@ -3,10 +3,10 @@
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 
-use super::error::ApiError;
 use hone_api_types::{List, plain};
 use hone_domain::PolicyVersion;
 use hone_ledger::Window;
+use hone_replies::error::ApiError;
 
 /// Most rows of a page.
 pub const LIMIT_MAX: usize = 200;

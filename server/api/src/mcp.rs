@@ -20,10 +20,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::envelope::keeper_decides;
-use crate::error::ApiError;
 use crate::request_context::RequestContext;
 use crate::routes::{feedback, learning, memories, skills};
 use crate::state::Http;
+use hone_replies::error::ApiError;
 
 /// Memories that a search gives at most, unless it says otherwise; and the most that it may say.
 const FOUND: usize = 10;

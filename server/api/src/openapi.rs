@@ -8,8 +8,8 @@ use axum::routing::get;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 
-use super::error::ErrorBody;
 use hone_api_types::Cursor;
+use hone_replies::error::ErrorBody;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(

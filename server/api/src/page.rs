@@ -14,8 +14,8 @@ use axum::routing::get;
 use rust_embed::RustEmbed;
 use sha2::{Digest as _, Sha256};
 
-use super::error::ApiError;
 use super::rights::Right;
+use hone_replies::error::ApiError;
 
 /// Nothing but the page's own files: no inline script or style, no other site.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \

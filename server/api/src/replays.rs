@@ -26,11 +26,11 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use super::error::ApiError;
 use super::request_context::RequestContext;
 use super::rights::Rule;
 use crate::body::{BodyLimits, read_bytes};
 use hone_accounts::rate_limit::Permit;
+use hone_replies::error::ApiError;
 
 /// The header.
 const KEY: &str = "idempotency-key";

@@ -10,7 +10,7 @@ use hone_domain::RequestId;
 use hone_inference::EpisodeAccess;
 use hone_monitor::telemetry::Parent;
 
-use super::error::ApiError;
+use hone_replies::error::ApiError;
 
 /// Context of a request: who calls, from where, under which id.
 #[derive(Clone, Debug)]

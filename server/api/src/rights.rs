@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use axum::http::Method;
 use hone_domain::UserRole;
 
-use super::error::ApiError;
 use hone_accounts::Caller;
+use hone_replies::error::ApiError;
 
 /// What a route needs of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 
-use crate::error::ApiError;
+use hone_replies::error::ApiError;
 
 /// The routes of a process that stands by, and why it does.
 pub fn router(why: &str) -> Router {

@@ -20,7 +20,7 @@ use hone_domain::{
 };
 use hone_kernels::Executor;
 use hone_ledger::{FeedbackOutcome, LateTurns, Ledger as _, People};
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_runtime::{
     Inbox, Latest, ManualClock, Outbox, Overflow, SeededIds, Shutdown, ShutdownTrigger,
     StatusRegistry, queue,
@@ -659,7 +659,7 @@ async fn listen(
 
 async fn ledger_in(folder: &Path) -> Arc<SqliteLedger> {
     let sqlite = SqliteConfig::in_folder(folder);
-    Arc::new(SqliteLedger::open(&sqlite).await.unwrap())
+    Arc::new(SqliteStore::open(&sqlite).await.unwrap())
 }
 
 fn registry() -> StatusRegistry {

@@ -4,7 +4,7 @@
 use hone_blobs::FsBlobs;
 use hone_checkpoint::{AdapterDtype, LoraConfig, Target};
 use hone_ledger::{Import, Ledger};
-use hone_ledger_sql::{SqliteConfig, SqliteLedger, StoredLedger as _};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore, StoredLedger as _};
 use hone_nn::Adapter;
 use hone_runtime::SystemClock;
 use serde_json::Value;
@@ -23,7 +23,7 @@ impl Rig {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+        let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
         let blobs = FsBlobs::open(&folder.path().join("blobs"), 1 << 20).unwrap();
         let scrub = Scrub {
             ledger: ledger.clone(),

@@ -20,7 +20,7 @@ use hone_judge::{
 };
 use hone_kernels::Executor;
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_nn::{Adapter, Model, load_model, peft, score};
 use hone_runtime::{
     Ids as _, Latest, Notification, Overflow, ShutdownTrigger, StatusRegistry, SystemClock,
@@ -258,7 +258,7 @@ async fn a_verdict_keeps_the_hint_with_the_larger_share() {
     let turn = world.turn("What is the capital of France?").await;
     let shares = world.reference(None, &turn, &hints());
     let sqlite = SqliteConfig::in_folder(world.folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&sqlite).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&sqlite).await.unwrap());
     ledger
         .record_turns(std::slice::from_ref(&turn))
         .await

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hone::config::Engine;
 use hone_domain::TurnId;
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{PostgresConfig, PostgresLedger};
+use hone_ledger_sql::{PostgresConfig, PostgresStore};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -193,7 +193,7 @@ async fn send(wire: Arc<Wire>, phase: Arc<Mutex<Phase>>, outcomes: Arc<Mutex<Out
 
 /// How many turns are not in the ledger.
 async fn lost(url: &str, turns: &[TurnId]) -> Result<u64, String> {
-    let ledger = PostgresLedger::open_beside(&PostgresConfig::at(url)).await;
+    let ledger = PostgresStore::open_beside(&PostgresConfig::at(url)).await;
     let ledger = ledger.map_err(|error| error.to_string())?;
     let mut lost = 0;
     for turn in turns {

@@ -10,7 +10,7 @@ use hone_domain::{
     VerdictId,
 };
 use hone_ledger::Ledger;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_runtime::{Ids, Latest, Outbox, Overflow, SeededIds, queue};
 
 use super::rng::Rng;
@@ -57,7 +57,7 @@ pub(super) async fn open(folder: &Path) -> SqliteLedger {
         readers: 1,
         ..SqliteConfig::in_folder(folder)
     };
-    SqliteLedger::open(&config).await.unwrap()
+    SqliteStore::open(&config).await.unwrap()
 }
 
 /// A turn that may train.

@@ -11,7 +11,7 @@ use hone_collect::{Carry, CollectEffects, SharedIndex, Spool};
 use hone_domain::{Fate, Policies, PolicyVersion, Reason, Scope, SessionIndex, SessionIndexConfig};
 use hone_judge::JudgeEffects;
 use hone_ledger::Ledger;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_runtime::{
     Clock, Event, Latest, ManualClock, Notification, Outbox, Overflow, SeededIds, ShutdownTrigger,
     StatusRegistry, queue,
@@ -243,7 +243,7 @@ impl World {
             readers: 1,
             ..SqliteConfig::in_folder(folder.path())
         };
-        let raw = Arc::new(SqliteLedger::open(&config).await.unwrap());
+        let raw = Arc::new(SqliteStore::open(&config).await.unwrap());
         let staleness_max = train_config.staleness_max_versions;
         let ledger = SimLedger::new(raw.clone(), plant, (staleness_max, seed ^ 1));
         let blobs = FsBlobs::open(&folder.path().join("blobs"), 1 << 20).unwrap();
@@ -628,7 +628,7 @@ impl World {
     /// Closes the ledger and opens it again: what was acknowledged is still there.
     async fn reopen(&mut self) -> Vec<String> {
         self.raw.close().await;
-        let opened = SqliteLedger::open(&SqliteConfig::in_folder(self.folder.path())).await;
+        let opened = SqliteStore::open(&SqliteConfig::in_folder(self.folder.path())).await;
         self.raw = Arc::new(opened.unwrap());
         described("after a new start", &super::laws::unfinished(self).await)
     }

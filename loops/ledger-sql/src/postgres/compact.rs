@@ -4,10 +4,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use hone_ledger::LedgerError;
 
+use super::fault;
 use super::open::PostgresConfig;
 use super::store::PostgresStore;
-use super::{PostgresLedger, fault};
-use crate::db::Fault;
+use hone_ledger_queries::db::Fault;
 
 /// How thoroughly space is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Thoroughness {
     Rewriting,
 }
 
-impl PostgresLedger {
+impl PostgresStore {
     /// Gives back what is free, and reports how many bytes of how many are done.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 
 use hone_ledger::LedgerError;
 
-use crate::db::Fault;
-use crate::db::fault::is_unreadable;
+use hone_ledger_queries::db::Fault;
+use hone_ledger_queries::db::fault::is_unreadable;
 
 /// Codes of <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod code {

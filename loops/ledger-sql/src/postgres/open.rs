@@ -20,9 +20,9 @@ use super::moving::{self, Marking};
 use super::roles::{LOCK, Role, Roles, lock_name};
 use super::schema::{self, MIGRATIONS};
 use super::store::PostgresStore;
-use crate::db::{Connection, Fault};
-use crate::queries::{leases, wishes};
 use crate::sqlite::{folder_unusable, make_private, take_folder};
+use hone_ledger_queries::db::{Connection, Fault};
+use hone_ledger_queries::{leases, wishes};
 
 /// Where the ledger is and how it is opened.
 #[derive(Clone)]

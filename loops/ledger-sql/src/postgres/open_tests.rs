@@ -7,11 +7,11 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::server::Server;
 use super::tests::fresh;
-use super::{PostgresConfig, PostgresLedger, Role};
+use super::{PostgresConfig, PostgresStore, Role};
 use crate::StoredLedger as _;
 
 async fn refusal(config: &PostgresConfig) -> String {
-    match PostgresLedger::open(config).await.err() {
+    match PostgresStore::open(config).await.err() {
         Some(LedgerError::Unusable(text)) => text,
         other => panic!("{other:?}"),
     }
@@ -85,7 +85,7 @@ async fn a_missing_right_is_named_and_nothing_is_written() {
     assert_eq!(written(&server.url_of("hone", "guarded")).await, before);
     let granting = PostgresConfig::at(&server.url_of("hone", "guarded"));
     run(&granting, "grant create on database guarded to guest").await;
-    PostgresLedger::open(&config).await.unwrap().close().await;
+    PostgresStore::open(&config).await.unwrap().close().await;
     // One that may only look is told so as well.
     run(
         &granting,
@@ -115,7 +115,7 @@ async fn another_schema_is_left_alone() {
         ),
     ] {
         let config = fresh();
-        PostgresLedger::open(&config).await.unwrap().close().await;
+        PostgresStore::open(&config).await.unwrap().close().await;
         run(&config, harm).await;
         let told = refusal(&config).await;
         assert!(told.contains(says), "{told}");
@@ -127,7 +127,7 @@ async fn another_schema_is_left_alone() {
 #[tokio::test]
 async fn a_part_that_is_removed_under_an_open_ledger_is_named() {
     let config = fresh();
-    let ledger = PostgresLedger::open(&config).await.unwrap();
+    let ledger = PostgresStore::open(&config).await.unwrap();
     assert_eq!(ledger.missing_parts().await.unwrap(), Vec::<String>::new());
     run(&config, "drop trigger turns_counted on SCHEMA.turns").await;
     let missing = ledger.check_stored().await.unwrap();
@@ -143,13 +143,13 @@ async fn a_role_belongs_to_one_process() {
     };
     let schema = fresh().schema;
     let all = [Role::Judge, Role::Train, Role::Memory];
-    let first = PostgresLedger::open(&config(&all, &schema)).await.unwrap();
+    let first = PostgresStore::open(&config(&all, &schema)).await.unwrap();
     let process = format!("hone, process {}", std::process::id());
     for (role, verb) in [
         (Role::Train, "trains already"),
         (Role::Memory, "keeps memories already"),
     ] {
-        let error = PostgresLedger::open(&config(&[role], &schema)).await.err();
+        let error = PostgresStore::open(&config(&[role], &schema)).await.err();
         let Some(LedgerError::RoleTaken(told)) = error else {
             panic!("{error:?}");
         };
@@ -158,10 +158,10 @@ async fn a_role_belongs_to_one_process() {
         }
     }
     // Without the role it may; and another ledger has roles of its own.
-    PostgresLedger::open(&config(&[], &schema)).await.unwrap();
-    PostgresLedger::open(&config(&all, &fresh().schema))
+    PostgresStore::open(&config(&[], &schema)).await.unwrap();
+    PostgresStore::open(&config(&all, &fresh().schema))
         .await
         .unwrap();
     first.close().await;
-    PostgresLedger::open(&config(&all, &schema)).await.unwrap();
+    PostgresStore::open(&config(&all, &schema)).await.unwrap();
 }

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::db::Fault;
+use hone_ledger_queries::db::Fault;
 
 /// How often a process looks whether it still has its roles.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

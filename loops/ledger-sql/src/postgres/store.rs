@@ -14,8 +14,8 @@ use super::listener::Listener;
 use super::roles::Roles;
 use super::writing::Writing;
 use super::{fault, schema, size};
-use crate::db::{Connection, Fault, Row};
-use crate::queries::{Held, Store, Unfinished, forget};
+use hone_ledger_queries::db::{Connection, Fault, Row};
+use hone_ledger_queries::{Store, Unfinished, forget};
 
 /// One schema of a PostgreSQL database with its connections.
 pub struct PostgresStore {
@@ -83,12 +83,6 @@ impl PostgresStore {
     fn note_clock(&self, database_ms: Millis) {
         let ahead = clock::ahead_ms(database_ms);
         self.ahead_ms.store(ahead, Ordering::Relaxed);
-    }
-}
-
-impl Held for Transaction<'static, Postgres> {
-    fn connection(&mut self) -> Connection<'_> {
-        Connection::Postgres(&mut *self)
     }
 }
 

@@ -12,8 +12,8 @@ use hone_ledger::{
 use sqlx::{Connection as _, PgConnection};
 
 use super::server::Server;
-use super::{PostgresConfig, PostgresLedger};
-use crate::queries::{Held as _, Store as _};
+use super::{PostgresConfig, PostgresLedger, PostgresStore};
+use hone_ledger_queries::{Held as _, Store as _};
 
 /// A schema of its own on this process's server.
 pub(crate) fn fresh() -> PostgresConfig {
@@ -28,7 +28,7 @@ pub(crate) fn fresh() -> PostgresConfig {
 }
 
 pub(super) async fn open() -> Arc<PostgresLedger> {
-    Arc::new(PostgresLedger::open(&fresh()).await.unwrap())
+    Arc::new(PostgresStore::open(&fresh()).await.unwrap())
 }
 
 #[tokio::test]
@@ -85,8 +85,8 @@ async fn postgresql_passes_the_suite_of_changes() {
 #[tokio::test]
 async fn another_process_is_told_of_a_change() {
     let config = fresh();
-    let one = Arc::new(PostgresLedger::open(&config).await.unwrap());
-    let other = PostgresLedger::open_beside(&config).await.unwrap();
+    let one = Arc::new(PostgresStore::open(&config).await.unwrap());
+    let other = PostgresStore::open_beside(&config).await.unwrap();
     let wait = |patience_ms| {
         tokio::time::timeout(
             std::time::Duration::from_millis(patience_ms),
@@ -154,7 +154,7 @@ async fn postgresql_passes_the_suite_of_answers() {
 async fn postgresql_passes_the_suite_of_two_processes() {
     suite::concurrent(async || {
         let config = fresh();
-        let open = async || Arc::new(PostgresLedger::open(&config).await.unwrap());
+        let open = async || Arc::new(PostgresStore::open(&config).await.unwrap());
         [open().await, open().await]
     })
     .await;
@@ -166,8 +166,8 @@ async fn postgresql_passes_the_suite_of_two_processes() {
 async fn a_number_that_is_not_committed_yet_keeps_later_ones_waiting() {
     let config = fresh();
     let [one, other] = [
-        Arc::new(PostgresLedger::open(&config).await.unwrap()),
-        Arc::new(PostgresLedger::open(&config).await.unwrap()),
+        Arc::new(PostgresStore::open(&config).await.unwrap()),
+        Arc::new(PostgresStore::open(&config).await.unwrap()),
     ];
     let worlds = [
         suite::World::new(one.clone()),
@@ -175,8 +175,9 @@ async fn a_number_that_is_not_committed_yet_keeps_later_ones_waiting() {
     ];
     worlds[0].record(&worlds[0].turn()).await;
     let mut writing = one.store.begin().await.unwrap();
-    let taken =
-        crate::db::query_scalar::<i64>("insert into scopes (name) values ($1) returning number");
+    let taken = hone_ledger_queries::db::query_scalar::<i64>(
+        "insert into scopes (name) values ($1) returning number",
+    );
     let taken = taken.bind(&b"held"[..]);
     let held = taken.fetch_one(&mut writing.connection()).await.unwrap();
     let turn = worlds[1].turn();
@@ -213,7 +214,7 @@ async fn what_the_database_undid_is_done_again() {
         ("23514", 1, false),
     ] {
         let config = fresh();
-        let ledger = Arc::new(PostgresLedger::open(&config).await.unwrap());
+        let ledger = Arc::new(PostgresStore::open(&config).await.unwrap());
         // A sequence counts on when its transaction is undone.
         let trip = format!(
             "create sequence SCHEMA.tries;
@@ -244,7 +245,7 @@ async fn connections_that_ended_are_made_anew() {
     let server = Server::start();
     // Its own: other tests keep their connections.
     let config = PostgresConfig::at(&server.url_of("hone", "postgres"));
-    let ledger = Arc::new(PostgresLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(PostgresStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     for n in 1..=3 {
         let end = "select pg_terminate_backend(pid) from pg_stat_activity

@@ -5,8 +5,8 @@ use hone_domain::Millis;
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Postgres, Row as _};
 
-use crate::db::Connection;
-use crate::queries::Held;
+use hone_ledger_queries::Held;
+use hone_ledger_queries::db::Connection;
 
 /// The connection, while one writer has it.
 pub struct Writing {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hone_domain::{Digest, RequestId};
 use uuid::Uuid;
 
-use super::{SqliteConfig, SqliteLedger};
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_ledger::{
     Answer, AnswerLimits, AnswerName, Answered, Answers as _, AuditEntry, ForgetWhat, ForgetWish,
     Ledger as _, Personal as _, suite,
@@ -38,7 +38,7 @@ fn answer(text: &str) -> Answer {
 
 async fn open(folder: &std::path::Path) -> Arc<SqliteLedger> {
     let config = SqliteConfig::in_folder(folder);
-    Arc::new(SqliteLedger::open(&config).await.unwrap())
+    Arc::new(SqliteStore::open(&config).await.unwrap())
 }
 
 #[tokio::test]

@@ -11,14 +11,14 @@ use hone_ledger::{Ledger as _, LedgerError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::fault::Fault;
+use super::fault::{Explained as _, Fault};
 use super::paths::{clear_copy, copy_of, folder_of, log_of};
-use super::{SqliteConfig, SqliteLedger};
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
 
 /// How often progress is reported.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
 
-impl SqliteLedger {
+impl SqliteStore {
     /// Writes the file anew without what is free in it, and reports how many bytes of how many there are so far. For that
     /// time the disk holds both.
     ///
@@ -32,7 +32,7 @@ impl SqliteLedger {
         let ledger = Self::open(config).await?;
         let file = config.file.as_path();
         let done = async {
-            let copy = ledger.copy_beside(file, on_progress).await?;
+            let copy = copy_beside(&ledger, file, on_progress).await?;
             // Held until the copy is in its place; closing gives the rest back.
             let owner = ledger.store.owner.lock();
             let owner = owner.unwrap_or_else(PoisonError::into_inner).take();
@@ -49,36 +49,36 @@ impl SqliteLedger {
         }
         done
     }
+}
 
-    async fn copy_beside(
-        &self,
-        file: &Path,
-        on_progress: &mut (dyn FnMut(u64, u64) + Send),
-    ) -> Result<PathBuf, LedgerError> {
-        let size = hone_ledger::Storage::size(self).await?;
-        let whole = size.bytes.saturating_sub(size.free_bytes.unwrap_or(0));
-        let copy = copy_of(file);
-        {
-            let copying = self.copy_to(&copy);
-            tokio::pin!(copying);
-            let mut ticks = tokio::time::interval(TOLD_EVERY);
-            loop {
-                tokio::select! {
-                    done = &mut copying => break done?,
-                    _ = ticks.tick() => {
-                        let bytes = fs::metadata(&copy).map_or(0, |meta| meta.len());
-                        on_progress(bytes.min(whole), whole);
-                    }
+async fn copy_beside(
+    ledger: &SqliteLedger,
+    file: &Path,
+    on_progress: &mut (dyn FnMut(u64, u64) + Send),
+) -> Result<PathBuf, LedgerError> {
+    let size = hone_ledger::Storage::size(ledger).await?;
+    let whole = size.bytes.saturating_sub(size.free_bytes.unwrap_or(0));
+    let copy = copy_of(file);
+    {
+        let copying = ledger.store.copy_to(&copy);
+        tokio::pin!(copying);
+        let mut ticks = tokio::time::interval(TOLD_EVERY);
+        loop {
+            tokio::select! {
+                done = &mut copying => break done?,
+                _ = ticks.tick() => {
+                    let bytes = fs::metadata(&copy).map_or(0, |meta| meta.len());
+                    on_progress(bytes.min(whole), whole);
                 }
             }
         }
-        on_progress(whole, whole);
-        let synced = File::open(&copy).and_then(|copy| copy.sync_all());
-        synced.map_err(|error| unwritten(&copy, &error))?;
-        let checked: Result<(), Fault> = check(&copy).await;
-        checked.map_err(|fault| fault.explain(&copy))?;
-        Ok(copy)
     }
+    on_progress(whole, whole);
+    let synced = File::open(&copy).and_then(|copy| copy.sync_all());
+    synced.map_err(|error| unwritten(&copy, &error))?;
+    let checked: Result<(), Fault> = check(&copy).await;
+    checked.map_err(|fault| fault.explain(&copy))?;
+    Ok(copy)
 }
 
 /// Refuses a copy that is not whole.
@@ -133,7 +133,7 @@ mod tests {
     use hone_ledger::{Ledger, suite};
 
     async fn filled(config: &SqliteConfig) -> Vec<hone_domain::Turn> {
-        let ledger = Arc::new(SqliteLedger::open(config).await.unwrap());
+        let ledger = Arc::new(SqliteStore::open(config).await.unwrap());
         let world = suite::World::new(ledger.clone());
         let turns: Vec<_> = (0..40).map(|_| world.turn()).collect();
         for turn in &turns {
@@ -160,14 +160,14 @@ mod tests {
         // What an earlier try left behind is no hindrance.
         fs::write(copy_of(&config.file), b"half").unwrap();
         let mut last = (0, 0);
-        SqliteLedger::compact(&config, &mut |done, whole| last = (done, whole))
+        SqliteStore::compact(&config, &mut |done, whole| last = (done, whole))
             .await
             .unwrap();
         let after = fs::metadata(&config.file).unwrap().len();
         assert!(after * 2 < before, "{before} and {after} bytes");
         assert!(last.1 > 0 && last.0 == last.1, "{last:?}");
         assert!(!copy_of(&config.file).exists());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         assert_eq!(ledger.counts().await.unwrap().turns, turns.len() as u64);
         assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());
         ledger.close().await;
@@ -178,8 +178,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
         filled(&config).await;
-        let serving = SqliteLedger::open(&config).await.unwrap();
-        let refused = SqliteLedger::compact(&config, &mut |_, _| ()).await;
+        let serving = SqliteStore::open(&config).await.unwrap();
+        let refused = SqliteStore::compact(&config, &mut |_, _| ()).await;
         assert!(
             matches!(refused, Err(LedgerError::Unusable(_))),
             "{refused:?}"
@@ -195,12 +195,12 @@ mod tests {
             .fetch_one(&mut browser)
             .await
             .unwrap();
-        let refused = SqliteLedger::compact(&config, &mut |_, _| ()).await;
+        let refused = SqliteStore::compact(&config, &mut |_, _| ()).await;
         let said = refused.unwrap_err().to_string();
         assert!(said.contains("another program has the ledger"), "{said}");
         assert!(!copy_of(&config.file).exists());
         browser.close().await.unwrap();
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         assert_eq!(ledger.counts().await.unwrap().turns, 40);
         ledger.close().await;
     }

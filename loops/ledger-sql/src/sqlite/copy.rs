@@ -6,16 +6,16 @@ use hone_domain::{BlobKey, Digest};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
-use super::fault::Fault;
-use super::{SqliteLedger, open};
-use crate::db::Connection as Borrowed;
-use crate::queries::{Store as _, versions};
+use super::fault::{Explained as _, Fault};
+use super::{SqliteStore, open};
 use hone_ledger::LedgerError;
+use hone_ledger_queries::db::Connection as Borrowed;
+use hone_ledger_queries::{Store as _, versions};
 
 /// The schema since which a ledger says which files it keeps.
 const KEPT_SINCE: i64 = 4;
 
-impl SqliteLedger {
+impl SqliteStore {
     /// Writes the ledger as of one moment to a file that does not exist yet. Writers go on
     /// meanwhile; what they commit later is not in it. The caller makes the file durable.
     ///
@@ -25,7 +25,7 @@ impl SqliteLedger {
         let into = file.display().to_string();
         let copied = async {
             // Its own connection: readers may not even write another file.
-            let options = open::options(&self.store.config).create_if_missing(false);
+            let options = open::options(&self.config).create_if_missing(false);
             let mut connection = options.connect().await?;
             sqlx::query("vacuum into ?")
                 .bind(into)
@@ -38,7 +38,7 @@ impl SqliteLedger {
         match copied {
             // It is the copy that lacks room; whatever else is wrong is the ledger's.
             Err(fault) if fault.is_full() => Err(fault.explain(file)),
-            done => self.store.explain(done),
+            done => self.explain(done),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hone_domain::{RequestId, SessionId, TurnId};
 use uuid::Uuid;
 
-use super::{SqliteConfig, SqliteLedger};
+use super::{SqliteConfig, SqliteStore};
 use hone_ledger::{Ledger, suite};
 
 /// Set in the child process: the data folder.
@@ -27,7 +27,7 @@ async fn killed_writers_lose_no_acknowledged_turn() {
     let mut interrupted = 0;
     for round in 0..ROUNDS {
         let printed = kill_after(folder.path(), Duration::from_millis(5 + jitter() % 120));
-        let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+        let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
         for id in &printed {
             let view = ledger.turn(*id).await.unwrap();
             assert!(
@@ -51,7 +51,7 @@ async fn killed_writers_lose_no_acknowledged_turn() {
         interrupted >= ROUNDS / 2,
         "only {interrupted} children came to write"
     );
-    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let ledger = SqliteStore::open(&config).await.unwrap();
     for id in &acknowledged {
         assert!(
             ledger.turn(*id).await.unwrap().is_some(),
@@ -110,7 +110,7 @@ async fn write_until_killed() {
         return;
     };
     let config = SqliteConfig::in_folder(Path::new(&folder));
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     let mut out = std::io::stdout();
     for batch in 0u64.. {

@@ -8,7 +8,7 @@ use hone_domain::{Feedback, ForgetId, Scope};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{SqliteConfig, SqliteLedger, schema};
+use super::{SqliteConfig, SqliteLedger, SqliteStore, schema};
 use hone_ledger::{AuditEntry, ForgetStep, ForgetWhat, ForgetWish, Ledger, Personal, suite};
 
 struct Case {
@@ -20,7 +20,7 @@ struct Case {
 async fn case() -> Case {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     Case {
         _folder: folder,
         world: suite::World::new(ledger.clone()),

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use hone_domain::{Completion, ForgetId, Message, Role, Scope, StopReason, Token, Turn, TurnId};
 
-use super::{SqliteConfig, SqliteLedger};
-use crate::codec::tokens_to_bytes;
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_ledger::{AuditEntry, ForgetStep, ForgetWhat, ForgetWish, Ledger, Personal, suite};
+use hone_ledger_queries::codec::tokens_to_bytes;
 
 /// Runs of the property.
 const SEEDS: u64 = 24;
@@ -226,7 +226,7 @@ async fn what_is_forgotten_is_in_no_file() {
     for seed in 0..SEEDS {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+        let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
         let mut run = Run {
             rng: Rng(seed),
             world: suite::World::new(ledger.clone()),
@@ -252,7 +252,7 @@ async fn what_is_forgotten_is_in_no_file() {
         run.world.assert_lawful(&at).await;
 
         let config = SqliteConfig::in_folder(crash.path());
-        let again = SqliteLedger::open(&config).await.unwrap();
+        let again = SqliteStore::open(&config).await.unwrap();
         finish(&again, piece).await;
         assert_eq!(gone(&again, &run.turns).await, lost, "{at}");
         assert_eq!(found(crash.path(), &lost), Vec::<String>::new(), "{at}");
@@ -270,7 +270,7 @@ async fn what_is_forgotten_is_in_no_file() {
 async fn what_was_left_behind_is_swept() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let ledger = SqliteStore::open(&config).await.unwrap();
     let left = format!(
         "insert into messages (hash, body) values (x'01', cast('{}' as blob));
          insert into histories (hash, parent_number, message_number)
@@ -295,7 +295,7 @@ async fn what_was_left_behind_is_swept() {
     drop(ledger);
     let gone = BTreeSet::from([7]);
     assert_eq!(found(folder.path(), &gone).len(), 2, "it is there");
-    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let ledger = SqliteStore::open(&config).await.unwrap();
     while ledger.sweep(1).await.unwrap() != ForgetStep::Done {}
     assert_eq!(found(folder.path(), &gone), Vec::<String>::new());
     assert_eq!(ledger.check_laws().await.unwrap(), Vec::<String>::new());

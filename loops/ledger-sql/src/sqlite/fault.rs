@@ -4,29 +4,38 @@ use std::path::Path;
 
 use sqlx::migrate::MigrateError;
 
-pub(super) use crate::db::Fault;
-use crate::db::fault::is_unreadable;
 use hone_ledger::LedgerError;
+pub(super) use hone_ledger_queries::db::Fault;
+use hone_ledger_queries::db::fault::is_unreadable;
 
-impl Fault {
+/// What a fault is to SQLite.
+pub(crate) trait Explained {
     /// Whether there was no room for what was written.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool;
+
+    /// As the caller sees it; `file` is the database.
+    fn explain(self, file: &Path) -> LedgerError;
+
+    /// As the caller sees it while opening: whatever is wrong, the file cannot be used.
+    fn explain_opening(self, file: &Path) -> LedgerError;
+}
+
+impl Explained for Fault {
+    fn is_full(&self) -> bool {
         match self {
             Self::Sql(sqlx::Error::Database(error)) => primary_code(&**error) == code::FULL,
             _ => false,
         }
     }
 
-    /// As the caller sees it; `file` is the database.
-    pub(crate) fn explain(self, file: &Path) -> LedgerError {
+    fn explain(self, file: &Path) -> LedgerError {
         match self {
             Self::Ledger(error) => error,
             Self::Sql(error) => explain_sql(&error, file),
         }
     }
 
-    /// As the caller sees it while opening: whatever is wrong, the file cannot be used.
-    pub(crate) fn explain_opening(self, file: &Path) -> LedgerError {
+    fn explain_opening(self, file: &Path) -> LedgerError {
         match self.explain(file) {
             LedgerError::Failed(text) => LedgerError::Unusable(text),
             other => other,

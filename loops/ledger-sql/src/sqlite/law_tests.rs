@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{SqliteConfig, SqliteLedger};
+use super::{SqliteConfig, SqliteStore};
 use hone_ledger::{Ledger, suite};
 
 struct Planted {
@@ -162,7 +162,7 @@ async fn broken_laws_are_found() {
     for planted in PLANTED {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+        let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
         let world = suite::World::new(ledger.clone());
         world.publish_next(0).await;
         world.publish_next(1).await;
@@ -189,7 +189,7 @@ async fn broken_laws_are_found() {
 async fn constraints_stand_before_the_laws() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     world.publish_next(0).await;
     for (sql, says) in [

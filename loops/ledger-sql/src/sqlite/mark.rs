@@ -137,12 +137,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{SqliteConfig, SqliteLedger};
+    use crate::{SqliteConfig, SqliteLedger, SqliteStore};
     use hone_ledger::{Ledger as _, suite};
 
     /// What a killed server leaves: the ledger's files as they are while it runs.
     async fn killed(from: &Path, to: &Path) -> Arc<SqliteLedger> {
-        let ledger = SqliteLedger::open(&SqliteConfig::in_folder(from)).await;
+        let ledger = SqliteStore::open(&SqliteConfig::in_folder(from)).await;
         let ledger = Arc::new(ledger.unwrap());
         let world = suite::World::new(ledger.clone());
         for _ in 0..3 {
@@ -211,7 +211,7 @@ mod tests {
             // Where there is no log, an empty one says the same.
             let log = || fs::read(to.join("ledger.db-wal")).unwrap_or_default();
             let before = log();
-            let opened = SqliteLedger::open(&SqliteConfig::in_folder(&to)).await;
+            let opened = SqliteStore::open(&SqliteConfig::in_folder(&to)).await;
             let Ok(ledger) = opened else {
                 let refused = opened.err().unwrap().to_string();
                 assert!(lacks, "{what}: {refused}");
@@ -222,7 +222,7 @@ mod tests {
                 assert_eq!(log(), before, "{what}");
                 // Whoever says so goes on without.
                 fs::remove_file(to.join(FILE)).unwrap();
-                let ledger = SqliteLedger::open(&SqliteConfig::in_folder(&to))
+                let ledger = SqliteStore::open(&SqliteConfig::in_folder(&to))
                     .await
                     .unwrap();
                 let broken = ledger.check_laws().await.unwrap();
@@ -241,7 +241,7 @@ mod tests {
     #[tokio::test]
     async fn what_changes_nothing_is_not_counted_and_writes_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = SqliteLedger::open(&SqliteConfig::in_folder(folder.path())).await;
+        let ledger = SqliteStore::open(&SqliteConfig::in_folder(folder.path())).await;
         let ledger = Arc::new(ledger.unwrap());
         let world = suite::World::new(ledger.clone());
         let file = folder.path().join("ledger.db");

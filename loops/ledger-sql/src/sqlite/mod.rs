@@ -50,11 +50,11 @@ use sqlx::{ConnectOptions as _, Connection as _, Sqlite, Transaction};
 
 use hone_domain::Millis;
 
-use crate::db::{Connection, Row};
-use crate::queries::{Held, SqlLedger, Store, Unfinished, forget};
 pub(crate) use copy::kept_blobs_of;
-use fault::Fault;
+use fault::{Explained as _, Fault};
 use hone_ledger::{ForgetReport, ForgetWish, LedgerError, LedgerSize};
+use hone_ledger_queries::db::{Connection, Row};
+use hone_ledger_queries::{Held, SqlLedger, Store, Unfinished, forget};
 pub(crate) use mark::FILE as MARK_FILE;
 use mover::Mover;
 pub use open::{SqliteConfig, make_private};
@@ -87,14 +87,15 @@ pub struct SqliteStore {
     owner: Mutex<Option<File>>,
 }
 
-impl SqliteLedger {
+impl SqliteStore {
     /// Opens the file, creates it where it is missing, and brings its schema up to date.
     ///
     /// # Errors
     /// `Unusable`, naming the file or folder and a remedy: the folder cannot be written or belongs
     /// to another process, the file is locked, damaged, no ledger, or of a newer program.
-    pub async fn open(config: &SqliteConfig) -> Result<Self, LedgerError> {
-        Ok(Self::of(config, open::open(config).await?))
+    pub async fn open(config: &SqliteConfig) -> Result<SqliteLedger, LedgerError> {
+        let store = Self::of(config, open::open(config).await?);
+        Ok(SqliteLedger { store })
     }
 
     /// Opens the file also while another process owns its folder, for short work beside it:
@@ -102,12 +103,13 @@ impl SqliteLedger {
     ///
     /// # Errors
     /// As [`Self::open`], but for a folder in use; also where the running process has another schema.
-    pub async fn open_beside(config: &SqliteConfig) -> Result<Self, LedgerError> {
-        Ok(Self::of(config, open::open_beside(config).await?))
+    pub async fn open_beside(config: &SqliteConfig) -> Result<SqliteLedger, LedgerError> {
+        let store = Self::of(config, open::open_beside(config).await?);
+        Ok(SqliteLedger { store })
     }
 
     fn of(config: &SqliteConfig, opened: open::Opened) -> Self {
-        let store = SqliteStore {
+        Self {
             file: config.file.clone(),
             config: config.clone(),
             writer: opened.writer,
@@ -118,8 +120,7 @@ impl SqliteLedger {
             older_forgets: opened.older_forgets,
             planning: tokio::sync::Mutex::default(),
             owner: Mutex::new(opened.lock),
-        };
-        Self { store }
+        }
     }
 }
 
@@ -138,12 +139,6 @@ const OWN_LISTS: &str = "
     )";
 
 impl Held for Writing {
-    fn connection(&mut self) -> Connection<'_> {
-        Connection::Sqlite(&mut *self)
-    }
-}
-
-impl Held for Transaction<'static, Sqlite> {
     fn connection(&mut self) -> Connection<'_> {
         Connection::Sqlite(&mut *self)
     }

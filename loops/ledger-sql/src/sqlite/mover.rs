@@ -82,10 +82,10 @@ mod tests {
     use serde_json::Value;
     use uuid::Uuid;
 
-    use crate::queries::Store as _;
-    use crate::{SqliteConfig, SqliteLedger};
+    use crate::{SqliteConfig, SqliteStore};
     use hone_ledger::AuditEntry;
     use hone_ledger::{ForgetStep, ForgetWhat, ForgetWish, People as _, Personal as _};
+    use hone_ledger_queries::Store as _;
 
     fn entry(act: String) -> AuditEntry {
         AuditEntry {
@@ -101,7 +101,7 @@ mod tests {
     async fn the_log_stays_short_however_many_commits_there_are() {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         let entry = entry("b".repeat(8_000));
         let log = folder.path().join("ledger.db-wal");
         let mut bytes = Vec::new();
@@ -124,7 +124,7 @@ mod tests {
     async fn a_long_look_keeps_an_erasure_waiting_and_nobody_who_writes() {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         ledger.record(&entry("before".to_owned())).await.unwrap();
         let mut looking = ledger.store.look().await.unwrap();
         let seen = sqlx::query("select count(*) from audit").fetch_one(&mut *looking);

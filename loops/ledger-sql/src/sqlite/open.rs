@@ -11,16 +11,16 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions, Connection, SqliteConnection};
 
-use super::fault::{Fault, migration_fault};
+use super::fault::{Explained as _, Fault, migration_fault};
 use super::mark::Mark;
 use super::paths::{MOVING, RESTORING, clear_copy, folder_of};
 use super::place::Place;
 use super::schema::MIGRATIONS;
 use super::writer::Writer;
 use super::{mark, place, whole};
-use crate::db;
-use crate::queries::{leases, wishes};
 use hone_ledger::{Consumer, LedgerError};
+use hone_ledger_queries::db;
+use hone_ledger_queries::{leases, wishes};
 
 /// "HONE" in ASCII, as the first migration sets it.
 const APPLICATION_ID: i32 = 0x484f_4e45;

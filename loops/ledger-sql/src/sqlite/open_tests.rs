@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use sqlx::{ConnectOptions, Connection};
 
+use super::fault::Explained as _;
 use super::open::SqliteConfig;
-use super::{SqliteLedger, open, schema};
+use super::{SqliteStore, open, schema};
 use hone_domain::MemoryMode;
 use hone_ledger::{Changes as _, Ledger, LedgerError, Memories as _, suite};
 
@@ -26,7 +27,7 @@ fn config(folder: &Path) -> SqliteConfig {
 
 /// Records turns whose ids begin at `first`.
 async fn fill(config: &SqliteConfig, turns: usize, first: u64) {
-    let ledger = Arc::new(SqliteLedger::open(config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(config).await.unwrap());
     let world = suite::World::beginning_at(ledger.clone(), first);
     for _ in 0..turns {
         world.answered(&world.turn()).await;
@@ -36,7 +37,7 @@ async fn fill(config: &SqliteConfig, turns: usize, first: u64) {
 
 /// Opening fails with a message that holds every one of `says`.
 async fn assert_unusable(config: &SqliteConfig, says: &[&str]) {
-    let Err(error) = SqliteLedger::open(config).await else {
+    let Err(error) = SqliteStore::open(config).await else {
         panic!("it opened, and should have said {says:?}");
     };
     assert!(matches!(error, LedgerError::Unusable(_)), "{error:?}");
@@ -52,7 +53,7 @@ async fn a_good_file_opens_again_with_everything_in_it() {
     let config = config(&folder.path().join("not/there/yet"));
     fill(&config, 3, 1).await;
     fill(&config, 2, 1_000).await;
-    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let ledger = SqliteStore::open(&config).await.unwrap();
     assert_eq!(ledger.counts().await.unwrap().turns, 5);
     let mut writer = ledger.store.writer.take().await.unwrap();
     let version: i64 = sqlx::query_scalar("pragma user_version")
@@ -86,7 +87,7 @@ async fn a_good_file_opens_again_with_everything_in_it() {
 async fn places_and_claims_of_earlier_programs_are_put_right() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     world.ready_turns(2, 0).await;
     for sample in world.claim_samples(&world.sample_claim()).await {
@@ -124,7 +125,7 @@ async fn places_and_claims_of_earlier_programs_are_put_right() {
 async fn the_flags_of_memory_become_rows_of_progress() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     for mode in [MemoryMode::Full; 4] {
         let mut turn = world.turn();
@@ -177,7 +178,7 @@ async fn a_full_disk_keeps_nobody_from_starting() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let open = async |config: &SqliteConfig| {
-        let ledger = Arc::new(SqliteLedger::open(config).await.unwrap());
+        let ledger = Arc::new(SqliteStore::open(config).await.unwrap());
         let world = suite::World::beginning_at(ledger.clone(), 1_000);
         (ledger, world)
     };
@@ -211,11 +212,11 @@ async fn a_full_disk_keeps_nobody_from_starting() {
 async fn two_servers_cannot_share_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
-    let first = SqliteLedger::open(&config).await.unwrap();
+    let first = SqliteStore::open(&config).await.unwrap();
     let pid = std::process::id().to_string();
     assert_unusable(&config, &["in use by another hone", &pid, "stop that one"]).await;
     first.close().await;
-    SqliteLedger::open(&config).await.unwrap();
+    SqliteStore::open(&config).await.unwrap();
 }
 
 #[tokio::test]
@@ -292,7 +293,7 @@ async fn a_damaged_file_is_named_with_a_way_out() {
     file.write_all(&vec![0xa5; usize::try_from(length).unwrap() - 4096])
         .unwrap();
     drop(file);
-    let error = match SqliteLedger::open(&config).await {
+    let error = match SqliteStore::open(&config).await {
         Err(error) => error,
         Ok(ledger) => ledger.check_laws().await.unwrap_err(),
     };
@@ -384,7 +385,7 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
     fill(&config, 1, 1).await;
     let bytes = std::fs::metadata(&config.file).unwrap().len();
     config.bytes_max = Some(bytes + 100 * 4096);
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::beginning_at(ledger.clone(), 1_000);
     let mut acknowledged = Vec::new();
     let error = loop {
@@ -414,7 +415,7 @@ async fn a_full_disk_loses_nothing_that_was_acknowledged() {
     }
     ledger.close().await;
     config.bytes_max = None;
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::beginning_at(ledger.clone(), 1_000_000);
     world.assert_lawful("the disk was full").await;
     for _ in 0..10 {
@@ -450,7 +451,7 @@ async fn a_file_locked_by_another_process_is_named() {
     .await;
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
-    SqliteLedger::open(&config).await.unwrap();
+    SqliteStore::open(&config).await.unwrap();
 }
 
 /// In the child: holds SQLite's exclusive lock until its input ends. In an ordinary run there is
@@ -483,17 +484,17 @@ async fn a_ledger_that_lacks_a_part_is_refused() {
     for (kind, name) in parts {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         let mut writer = ledger.store.writer.take().await.unwrap();
         sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop {kind} {name}")))
             .execute(&mut *writer)
             .await
             .unwrap();
         drop(writer);
-        let beside = SqliteLedger::open_beside(&config).await.err().unwrap();
+        let beside = SqliteStore::open_beside(&config).await.err().unwrap();
         ledger.close().await;
         drop(ledger);
-        let alone = SqliteLedger::open(&config).await.err().unwrap();
+        let alone = SqliteStore::open(&config).await.err().unwrap();
         for refused in [beside, alone] {
             let text = refused.to_string();
             let says = text.contains(" lacks ") && text.contains(&format!("{kind} {name}"));

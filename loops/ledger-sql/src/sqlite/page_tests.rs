@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hone_domain::{Message, Reason, Role, Scope, TurnKind};
 
-use super::{SqliteConfig, SqliteLedger};
+use super::{SqliteConfig, SqliteStore};
 use hone_ledger::{FateState, Ledger, Reading, TurnFilter, suite};
 
 const TURNS: usize = 100_000;
@@ -66,7 +66,7 @@ fn filter(change: impl FnOnce(&mut TurnFilter)) -> TurnFilter {
 async fn a_page_of_a_hundred_thousand_turns_is_quick() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     large(&world).await;
     let scope = Scope::of("owner", Some("42"));

@@ -8,12 +8,12 @@ use hone_domain::{BlobKey, ForgetId, RateLimits, Scope, UserRole};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{SqliteConfig, SqliteLedger};
-use crate::queries::{Held as _, Store as _};
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_ledger::{
     AuditEntry, AuditQuery, ForgetWhat, ForgetWish, Import, Ledger, People, PeopleChange, Personal,
     User, Versions, suite,
 };
+use hone_ledger_queries::{Held as _, Store as _};
 
 #[tokio::test]
 async fn sqlite_passes_the_suite_of_people() {
@@ -22,7 +22,7 @@ async fn sqlite_passes_the_suite_of_people() {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
         folders.lock().unwrap().push(folder);
-        let people: Arc<dyn People> = Arc::new(SqliteLedger::open(&config).await.unwrap());
+        let people: Arc<dyn People> = Arc::new(SqliteStore::open(&config).await.unwrap());
         people
     };
     suite::people(make).await;
@@ -33,7 +33,7 @@ async fn sqlite_passes_the_suite_of_people() {
 async fn the_log_tells_every_scope_that_an_erasure_touches() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     let taught = world.ready_turns(1, 0).await;
     let learned = world.learn_from_ready(0).await;
@@ -91,7 +91,7 @@ fn entry(n: usize) -> AuditEntry {
 async fn a_key_from_before_its_digest_was_stored_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let ledger = SqliteStore::open(&config).await.unwrap();
     let before = "alter table api_keys drop column sha256;
          alter table api_keys add column hash text not null default '';
          insert into api_keys (id, owner, label, role, hash, limits, created_ms)
@@ -103,7 +103,7 @@ async fn a_key_from_before_its_digest_was_stored_has_none() {
     drop(writer);
     ledger.close().await;
     drop(ledger);
-    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let ledger = SqliteStore::open(&config).await.unwrap();
     let key = ledger.key("k1").await.unwrap().unwrap();
     assert_eq!((key.owner.as_str(), key.sha256), ("ann", None));
 }
@@ -124,10 +124,10 @@ async fn a_changed_log_is_told_and_the_database_refuses_to_change_it() {
     for sql in rows {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         let mut transaction = ledger.store.begin().await.unwrap();
         for n in 0..1_999 {
-            crate::queries::audit::record(&mut transaction.connection(), &entry(n))
+            hone_ledger_queries::audit::record(&mut transaction.connection(), &entry(n))
                 .await
                 .unwrap();
         }
@@ -180,8 +180,8 @@ fn user(name: String) -> User {
 async fn a_visitor_works_beside_the_owner() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let owner = Arc::new(SqliteLedger::open(&config).await.unwrap());
-    let visitor = Arc::new(SqliteLedger::open_beside(&config).await.unwrap());
+    let owner = Arc::new(SqliteStore::open(&config).await.unwrap());
+    let visitor = Arc::new(SqliteStore::open_beside(&config).await.unwrap());
     let before = owner.revision().await.unwrap();
     let add = |ledger: Arc<SqliteLedger>, name: &'static str| {
         tokio::spawn(async move {
@@ -205,8 +205,8 @@ async fn a_visitor_works_beside_the_owner() {
     // Without an owner the visitor becomes one, and makes the database where there is none.
     for folder in [folder.path().to_path_buf(), folder.path().join("new")] {
         let config = SqliteConfig::in_folder(&folder);
-        let alone = SqliteLedger::open_beside(&config).await.unwrap();
-        assert!(SqliteLedger::open(&config).await.is_err());
+        let alone = SqliteStore::open_beside(&config).await.unwrap();
+        assert!(SqliteStore::open(&config).await.is_err());
         alone.close().await;
     }
 }
@@ -215,12 +215,12 @@ async fn a_visitor_works_beside_the_owner() {
 async fn a_visitor_of_another_schema_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let owner = SqliteLedger::open(&config).await.unwrap();
+    let owner = SqliteStore::open(&config).await.unwrap();
     sqlx::query("pragma user_version = 1")
         .execute(&mut *owner.store.writer.take().await.unwrap())
         .await
         .unwrap();
-    let Err(error) = SqliteLedger::open_beside(&config).await else {
+    let Err(error) = SqliteStore::open_beside(&config).await else {
         panic!("it opened");
     };
     assert!(error.to_string().contains("another schema"), "{error}");

@@ -126,7 +126,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{SqliteConfig, SqliteLedger};
+    use crate::{SqliteConfig, SqliteStore};
     use hone_ledger::{Ledger, suite};
 
     type Harm = fn(&Path);
@@ -169,7 +169,7 @@ mod tests {
             let above = tempfile::tempdir().unwrap();
             let folder = above.path().join("data");
             let config = SqliteConfig::in_folder(&folder);
-            let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+            let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
             let world = suite::World::new(ledger.clone());
             world.record(&world.turn()).await;
             ledger.in_place().unwrap();
@@ -194,7 +194,7 @@ mod tests {
         let above = tempfile::tempdir().unwrap();
         let folder = above.path().join("data");
         let config = SqliteConfig::in_folder(&folder);
-        let open = async || SqliteLedger::open(&config).await;
+        let open = async || SqliteStore::open(&config).await;
         open().await.unwrap().close().await;
         let file = folder.join("ledger.db");
         let (log, blobs) = (folder.join("ledger.db-wal"), folder.join("blobs"));

@@ -4,15 +4,15 @@
 
 use sqlx::Row;
 
-use super::{SqliteConfig, SqliteLedger};
-use crate::queries::versions::{Of, prunable_sql};
-use crate::queries::{early, lift, replay, taint, train};
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
+use hone_ledger_queries::versions::{Of, prunable_sql};
+use hone_ledger_queries::{early, lift, replay, taint, train};
 
 #[tokio::test]
 async fn nothing_walks_through_what_is_not_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = SqliteLedger::open(&config).await.unwrap();
+    let ledger = SqliteStore::open(&config).await.unwrap();
     let cases = [
         ("replay", replay::CANDIDATES.to_owned(), "SCAN votes"),
         ("ready", train::READY.to_owned(), "SEARCH standings"),

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use hone_domain::{Fate, ForgetId, Millis, Reason};
 use serde_json::json;
 
-use super::{SqliteConfig, SqliteLedger};
-use crate::queries::Store as _;
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_ledger::{AuditEntry, ForgetWhat, ForgetWish, Ledger, Personal, SampleClaim, suite};
+use hone_ledger_queries::Store as _;
 
 /// The time, and one that a wrong clock told.
 const NOW: Millis = 1_700_000_000_000;
@@ -19,7 +19,7 @@ const WRONG: Millis = NOW + 365 * 24 * 3_600_000;
 const LEASE: Millis = 1_000;
 
 async fn open(folder: &Path, first: u64) -> (Arc<SqliteLedger>, suite::World) {
-    let ledger = SqliteLedger::open(&SqliteConfig::in_folder(folder)).await;
+    let ledger = SqliteStore::open(&SqliteConfig::in_folder(folder)).await;
     let ledger = Arc::new(ledger.unwrap());
     let world = suite::World::beginning_at(ledger.clone(), first);
     (ledger, world)
@@ -146,7 +146,7 @@ async fn one_plan_is_made_at_a_time() {
         tokio::spawn(async move { ledger.plan_forget(&wish).await })
     };
     // Another process has a place of its own, and makes many meanwhile.
-    let beside = SqliteLedger::open_beside(&SqliteConfig::in_folder(folder.path())).await;
+    let beside = SqliteStore::open_beside(&SqliteConfig::in_folder(folder.path())).await;
     let beside = beside.unwrap();
     for _ in 0..8 {
         assert_eq!(beside.plan_forget(&wish).await.unwrap().turns, 1);

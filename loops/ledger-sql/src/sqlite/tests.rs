@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 
-use super::{SqliteConfig, SqliteLedger};
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_domain::TaskId;
 use hone_ledger::{Answers, Jobs as _, Ledger, Memories, Personal, suite};
 
@@ -22,7 +22,7 @@ impl Folders {
     async fn open(&self) -> Arc<SqliteLedger> {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         self.0.lock().unwrap().push(folder);
         Arc::new(ledger)
     }
@@ -116,7 +116,7 @@ async fn sqlite_passes_the_suite_of_two_processes() {
     let folders = Folders::default();
     suite::concurrent(async || {
         let owner = folders.open().await;
-        let beside = SqliteLedger::open_beside(&owner.store.config).await;
+        let beside = SqliteStore::open_beside(&owner.store.config).await;
         [owner, Arc::new(beside.unwrap())]
     })
     .await;
@@ -142,7 +142,7 @@ async fn random_calls_keep_the_laws() {
 async fn repeated_prompts_are_stored_once() {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     let world = suite::World::new(ledger.clone());
     let system = hone_domain::Message::text(hone_domain::Role::System, "x".repeat(50_000));
     for _ in 0..100 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hone_domain::{Fate, Reason, Turn};
 use tempfile::TempDir;
 
-use super::{SqliteConfig, SqliteLedger};
+use super::{SqliteConfig, SqliteLedger, SqliteStore};
 use hone_ledger::suite::World;
 use hone_ledger::{Ledger, Versions, WatchPlace};
 
@@ -20,7 +20,7 @@ struct Case {
 async fn case() -> Case {
     let folder = tempfile::tempdir().unwrap();
     let config = SqliteConfig::in_folder(folder.path());
-    let ledger = Arc::new(SqliteLedger::open(&config).await.unwrap());
+    let ledger = Arc::new(SqliteStore::open(&config).await.unwrap());
     Case {
         world: World::new(ledger.clone()),
         ledger,

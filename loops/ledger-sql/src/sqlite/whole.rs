@@ -120,14 +120,14 @@ pub(super) async fn check_file(connection: &mut SqliteConnection) -> Result<Vec<
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use crate::{SqliteConfig, SqliteLedger};
+    use crate::{SqliteConfig, SqliteStore};
     use hone_ledger::Ledger as _;
 
     #[tokio::test]
     async fn what_another_program_removes_is_named_until_it_is_back() {
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::in_folder(folder.path());
-        let ledger = SqliteLedger::open(&config).await.unwrap();
+        let ledger = SqliteStore::open(&config).await.unwrap();
         let run = async |sql: &'static str| {
             let mut writer = ledger.store.writer.take().await.unwrap();
             sqlx::raw_sql(sql).execute(&mut *writer).await.unwrap();

@@ -10,9 +10,9 @@ use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
 
 use super::mark::Mark;
-use crate::db::connection::{BEGIN, COMMIT, Connection};
-use crate::db::query::query;
-use crate::db::row::Row;
+use hone_ledger_queries::db::connection::{BEGIN, COMMIT, Connection};
+use hone_ledger_queries::db::query::query;
+use hone_ledger_queries::db::row::Row;
 
 /// Longest wait for those who write before.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -19,14 +19,15 @@ use tokio::time::{Instant, timeout};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
-use crate::{Http, lists, sse};
+use crate::{Http, lists};
 use hone_accounts::Caller;
 use hone_api_types::under_way::UnderWayReply;
 use hone_domain::Loop;
 use hone_inference::computed::Computed;
 use hone_monitor::numbers::{EngineStatus, GatewayStatus};
+use hone_replies::error::{ApiError, ErrorBody};
+use hone_replies::sse;
 
 /// Longest that a status waits for the ledger's counts.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(2);

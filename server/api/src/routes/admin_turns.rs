@@ -16,12 +16,12 @@ use super::Reply;
 use super::sessions::{TurnLineReply, reason, state, turn_page};
 use super::turns::TurnReply;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::List;
 use hone_api_types::feedback::parse_turn_id;
 use hone_inference::InferenceService;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Which turns.
 #[derive(Clone, Debug, Deserialize, IntoParams)]

@@ -12,12 +12,12 @@ use hone_ledger::{Keeper, User};
 use super::Reply;
 use super::auth::{Made, strict};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_accounts::Caller;
 use hone_accounts::changes::Refusal;
 use hone_api_types::List;
 use hone_api_types::groups::{AgentPatch, AgentReply, AgentRequest};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// One's own agents, and those of one's team.
 #[utoipa::path(

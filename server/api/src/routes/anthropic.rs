@@ -13,10 +13,7 @@ use super::talk::{
     Admitted, Talk, Wanted, Wants, admit, capture_of, choose, grant, limit_of, sampling_of, serving,
 };
 use crate::Http;
-use crate::anthropic::MessagesErrorBody;
 use crate::body::read_json;
-use crate::error::ApiError;
-use crate::reply::{Dialect, anthropic as reply};
 use crate::request_context::RequestContext;
 use hone_api_types::anthropic::MessagesRequest;
 use hone_api_types::content::{Reader, hide};
@@ -24,6 +21,9 @@ use hone_api_types::foreign::Aliases;
 use hone_api_types::sampling::Stop;
 use hone_api_types::tools::Offer;
 use hone_inference::InferenceService;
+use hone_replies::error::ApiError;
+use hone_replies::messages_errors::MessagesErrorBody;
+use hone_replies::{Dialect, anthropic as reply};
 
 /// Answers a conversation in Anthropic's form.
 #[utoipa::path(

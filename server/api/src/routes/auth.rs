@@ -11,7 +11,6 @@ use serde_json::json;
 
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
 use crate::guard::{
     Credential, credential, device, device_cookie, ended_cookie, fresh_cookie, is_by_tls,
 };
@@ -23,6 +22,7 @@ use hone_accounts::{Signed, audit};
 use hone_api_types::people::{
     InviteTaken, MeReply, PasswordRequest, SignInRequest, parse_name, parse_password,
 };
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Most bytes of a body from somebody whom nobody knows yet.
 const STRANGERS_BYTES_MAX: usize = 16 * 1_024;

@@ -20,12 +20,12 @@ use serde_json::json;
 
 use super::Reply;
 use super::auth::strict;
-use super::talk::{of_prompt, serving};
+use super::talk::serving;
 use super::versions::Target;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::recorded::newest_main_turn;
 use crate::request_context::RequestContext;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Tries an answer again from a place in it: continuations of exactly the tokens up to there. Each is a turn of its own.
 #[utoipa::path(
@@ -260,7 +260,7 @@ async fn branched(
                 "the files of version {by}, which gave this answer, cannot be loaded"
             ))
         }
-        error => of_prompt("position")(error),
+        error => ApiError::of_prompt("position")(error),
     };
     let branches = inference.branch(turn, how).await.map_err(failed)?;
     let choices = branches.choices.into_iter().map(Branched::of);

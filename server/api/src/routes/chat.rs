@@ -12,9 +12,6 @@ use super::talk::{
 };
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
-use crate::reply::Dialect;
-use crate::reply::openai::{streamed, whole};
 use crate::request_context::RequestContext;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::foreign::Aliases;
@@ -24,6 +21,9 @@ use hone_api_types::replies::ChatCompletion;
 use hone_api_types::sampling::{limit_of_logprobs, whole as whole_number};
 use hone_api_types::tools::Offer;
 use hone_inference::InferenceService;
+use hone_replies::Dialect;
+use hone_replies::error::{ApiError, ErrorBody};
+use hone_replies::openai::{streamed, whole};
 
 /// Answers a conversation.
 #[utoipa::path(

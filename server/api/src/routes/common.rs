@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::HeaderValue;
 use axum::response::Response;
 
-use crate::error::ApiError;
+use hone_replies::error::ApiError;
 
 /// Names the fields that had no effect, bounded in number and length.
 pub(crate) fn name_ignored(response: &mut Response, ignored: &[String]) {

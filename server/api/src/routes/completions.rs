@@ -9,14 +9,11 @@ use hone_domain::{Message, PolicyChoice, Role, TurnKind};
 
 use super::name_ignored;
 use super::talk::{
-    Admitted, Wanted, Wants, admit, capture_of, choose, includes_usage, limit_of, of_prompt,
-    sampling_of, serving,
+    Admitted, Wanted, Wants, admit, capture_of, choose, includes_usage, limit_of, sampling_of,
+    serving,
 };
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
-use crate::reply::Dialect;
-use crate::reply::openai::{streamed, whole as reply_whole};
 use crate::request_context::RequestContext;
 use hone_api_types::JsonObject;
 use hone_api_types::capture::Capture;
@@ -26,6 +23,9 @@ use hone_api_types::replies::TextCompletion;
 use hone_api_types::sampling::{limit_of_logprobs, whole};
 use hone_api_types::session::SessionWish;
 use hone_inference::{InferenceService, PromptSource, Shape};
+use hone_replies::Dialect;
+use hone_replies::error::{ApiError, ErrorBody};
+use hone_replies::openai::{streamed, whole as reply_whole};
 
 /// Tokens sampled where the request does not say; the default this API always had.
 const MAX_TOKENS_DEFAULT: u32 = 16;
@@ -115,7 +115,12 @@ pub(super) async fn begin(
     };
     let mut opened = Vec::with_capacity(plans.len());
     for plan in plans {
-        opened.push(inference.open(plan).await.map_err(of_prompt(param))?);
+        opened.push(
+            inference
+                .open(plan)
+                .await
+                .map_err(ApiError::of_prompt(param))?,
+        );
     }
     Ok(Begun {
         admitted: admit(http, inference, (opened, &wants)).await?,

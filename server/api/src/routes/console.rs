@@ -12,12 +12,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use super::auth::strict;
-use crate::error::ApiError;
 use crate::request_context::RequestContext;
 use crate::settings::Setting;
 use crate::{Http, lists};
 use hone_monitor::watch::Since;
 use hone_monitor::watch::why::Learning;
+use hone_replies::error::ApiError;
 
 /// Most names of one request.
 const NAMES_MAX: usize = 64;

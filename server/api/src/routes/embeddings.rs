@@ -13,10 +13,10 @@ use super::Reply;
 use super::talk::{named, serving};
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::completions::{Prompt, prompts_of};
 use hone_inference::{InferenceService, chars_of};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Most inputs of one request.
 const INPUTS_MAX: usize = 256;

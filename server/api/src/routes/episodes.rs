@@ -14,10 +14,10 @@ use utoipa::IntoParams;
 
 use super::Reply;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::recorded::{episode_of, newest_main_turn};
 use crate::request_context::RequestContext;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// What a format is asked of.
 const WITH_A_TURN: &str = "episode or session with a turn";

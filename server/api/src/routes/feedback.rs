@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use super::Reply;
 use super::auth::strict;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::feedback::{
     About, FeedbackReply, FeedbackRequest, FeedbackWish, LeftOut, RewardReply,
 };
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Why feedback waits for its turn.
 const UNKNOWN: &str = "this answer is not on record, so nothing is learned from it unless it comes";

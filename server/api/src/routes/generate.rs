@@ -10,11 +10,11 @@ use super::name_ignored;
 use super::talk::{Admitted, serving};
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
-use crate::reply::{Dialect, generate as reply};
 use crate::request_context::RequestContext;
 use hone_api_types::generate::{Form, GenerateRequest, Reduced, Served, SglangRequest};
 use hone_api_types::{JsonObject, RequestError};
+use hone_replies::error::{ApiError, ErrorBody};
+use hone_replies::{Dialect, generate as reply};
 
 /// Continues tokens.
 #[utoipa::path(

@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use hone_runtime::LoopPhase;
 
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::metrics;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Whether the process lives.
 #[utoipa::path(get, path = "/livez", responses((status = 200, description = "It lives", body = String, content_type = "text/plain")))]

@@ -12,12 +12,12 @@ use hone_ledger::KeyChange;
 use super::Reply;
 use super::auth::{Made, strict};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::List;
 use hone_api_types::people::{
     KeyPatch, KeyReply, KeyRequest, parse_label, parse_logprobs, parse_memory, parse_role,
 };
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// One's own keys.
 #[utoipa::path(

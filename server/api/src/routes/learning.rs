@@ -13,7 +13,6 @@ use serde_json::json;
 use super::Reply;
 use super::auth::strict;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists::query;
 use crate::request_context::RequestContext;
 use hone_api_types::learning::{
@@ -22,6 +21,7 @@ use hone_api_types::learning::{
 };
 use hone_api_types::session::named_user;
 use hone_api_types::under_way::{LearningReply, UnderWayReply};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Versions that "what was learned" names.
 const VERSIONS_MAX: usize = 100;

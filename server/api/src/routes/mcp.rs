@@ -13,9 +13,9 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 
 use crate::Http;
 use crate::body::read_bytes;
-use crate::error::{ApiError, ErrorBody};
 use crate::mcp::Tools;
 use crate::request_context::RequestContext;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// A message of the Model Context Protocol. Its tools are `memory_search`, `memory_note`, `memory_forget` and
 /// `feedback`; both generations of the protocol are spoken, without sessions.

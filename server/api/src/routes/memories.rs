@@ -20,7 +20,6 @@ use super::Reply;
 use super::auth::{Made, strict};
 use super::learning::whole_scope;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::List;
@@ -30,6 +29,7 @@ use hone_api_types::memories::{
     MemoryPatch, MemoryReply, MemoryRequest, words,
 };
 use hone_api_types::memory_markdown::{self, Entry};
+use hone_replies::error::{ApiError, ErrorBody};
 
 fn id_of(text: &str) -> Result<MemoryId, ApiError> {
     MemoryId::parse(text).ok_or_else(|| unknown(text))

@@ -11,8 +11,8 @@ use utoipa::ToSchema;
 use super::Reply;
 use super::talk::choose;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// A model name that requests may use.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -12,9 +12,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::Reply;
 use crate::Http;
-use crate::error::ApiError;
 use crate::lists;
 use hone_api_types::List;
+use hone_replies::error::ApiError;
 
 /// A decision about consent.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -10,9 +10,10 @@ use utoipa::openapi::{
 };
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
+use crate::Http;
 use crate::openapi;
 use crate::rights::{ForAgents, Right, RouteTable, Rule, Work};
-use crate::{Http, anthropic};
+use hone_replies::messages_errors;
 
 /// Where admins find what callers find of their own under `/v1`.
 const ADMIN: &str = "/admin";
@@ -57,7 +58,7 @@ impl Routes {
         let rule = rule.into();
         let (schemas, mut paths, handler) = route;
         for (path, item) in &mut paths.paths {
-            let body = match anthropic::has_route(path) {
+            let body = match messages_errors::has_route(path) {
                 true => "MessagesErrorBody",
                 false => "ErrorBody",
             };

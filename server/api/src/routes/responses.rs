@@ -10,13 +10,10 @@ use serde_json::{Map, Value, json};
 use super::name_ignored;
 use super::stored_responses::{own_turn, stored};
 use super::talk::{
-    Admitted, Talk, Wanted, Wants, admit, capture_of, choose, grant, limit_of, of_prompt,
-    sampling_of, serving,
+    Admitted, Talk, Wanted, Wants, admit, capture_of, choose, grant, limit_of, sampling_of, serving,
 };
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
-use crate::reply::{Dialect, responses as reply};
 use crate::request_context::RequestContext;
 use hone_api_types::content::{Reader, hide};
 use hone_api_types::feedback::parse_turn_id;
@@ -24,6 +21,8 @@ use hone_api_types::foreign::Aliases;
 use hone_api_types::responses::{ResponsesRequest, Stored};
 use hone_api_types::sampling::{limit_of_logprobs, whole as whole_number};
 use hone_api_types::tools::Offer;
+use hone_replies::error::{ApiError, ErrorBody};
+use hone_replies::{Dialect, responses as reply};
 
 /// Marks the message that holds a response's instructions, which the next response does not
 /// inherit.
@@ -90,7 +89,7 @@ pub async fn create_response(
         next_from,
     });
     let opened = inference.open(planned).await;
-    let opened = opened.map_err(of_prompt("input"))?;
+    let opened = opened.map_err(ApiError::of_prompt("input"))?;
     let admitted = admit(&http, inference, (vec![opened], &wants)).await?;
     let (frame, merged, about) = admitted.parts();
     let mut response = if wants.stream {

@@ -16,7 +16,6 @@ use super::Reply;
 use super::auth::{Made, strict};
 use super::learning::whole_scope;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::List;
@@ -26,6 +25,7 @@ use hone_api_types::rollouts::{
 use hone_api_types::tasks::{
     CheckedTask, CheckedTasks, TaskSetDetail, TaskSetReply, TaskSetRequest, TasksRequest,
 };
+use hone_replies::error::{ApiError, ErrorBody};
 
 fn set_id(text: &str) -> Result<TaskSetId, ApiError> {
     TaskSetId::parse(text).ok_or_else(|| ApiError::unknown("task set", text))

@@ -14,11 +14,11 @@ use utoipa::{IntoParams, ToSchema};
 use super::Reply;
 use super::turns::{FateReply, FeedbackView};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::List;
 use hone_inference::call_id;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Most bytes of a search.
 const SEARCH_BYTES_MAX: usize = 512;

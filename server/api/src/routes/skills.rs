@@ -18,7 +18,6 @@ use super::auth::{Made, strict};
 use super::learning::whole_scope;
 use super::memories::{may_keep, modes};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use hone_api_types::learning::UserQuery;
@@ -28,6 +27,7 @@ use hone_api_types::skills::{
     SkillVersionReply, SkillVersionsReply, SkillsForgotten, SkillsReply, VersionQuery,
 };
 use hone_api_types::{List, RequestError, skill_tar};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Most skills that a search gives.
 const FOUND_MAX: usize = 20;

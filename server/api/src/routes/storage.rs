@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 
 use super::Reply;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::storage_gauge::Unmeasured;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// What the folders of one kind take.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -16,11 +16,11 @@ use utoipa::ToSchema;
 use super::Reply;
 use super::learning::erase_turn;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::responses::{ResponsesRequest, Stored, StoredItem};
 use hone_inference::call_id;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Longest wait for a turn.
 const LEDGER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,16 +1,13 @@
 //! What every API of completions does: one way from a checked conversation to the ask, and one way
 //! from its choices to a reply.
 
-use hone_domain::{Ask, Message, Origin, PolicyChoice, PolicyVersion, Sampling, Scope, ServeError};
+use hone_domain::{Ask, Message, Origin, PolicyChoice, PolicyVersion, Sampling, Scope};
 use serde_json::{Map, Value};
 
 use super::set_header;
 use crate::Http;
-use crate::error::ApiError;
 use crate::lists;
-use crate::reply::{Dialect, Frame, Merged};
 use crate::request_context::RequestContext;
-use crate::sse;
 use hone_accounts::Caller;
 use hone_api_types::capture::{Capture, CaptureFields, PromptLogprobs, mode_of, prompt_logprobs};
 use hone_api_types::foreign::Aliases;
@@ -19,10 +16,11 @@ use hone_api_types::sampling::{SamplingBounds, SamplingFields, whole as whole_nu
 use hone_api_types::session::SessionWish;
 use hone_api_types::tools::Offer;
 use hone_api_types::wishes::{Granted, Wish};
-use hone_inference::{
-    Calls, InferenceService, OpenError, Opened, PromptSource, Shape, StepsUsedUp,
-};
+use hone_inference::{Calls, InferenceService, Opened, PromptSource, Shape};
 use hone_ledger::PolicyRecord;
+use hone_replies::error::ApiError;
+use hone_replies::sse;
+use hone_replies::{Dialect, Frame, Merged};
 
 use std::sync::Arc;
 
@@ -462,39 +460,4 @@ async fn scored(
         all.push(prompt_logprobs(&scored, &*inference.language));
     }
     Ok(all)
-}
-
-impl From<StepsUsedUp> for ApiError {
-    fn from(used_up: StepsUsedUp) -> Self {
-        Self::Forbidden {
-            code: "episode_over",
-            message: format!("{used_up}; end now"),
-        }
-    }
-}
-
-impl From<OpenError> for ApiError {
-    fn from(error: OpenError) -> Self {
-        of_prompt("messages")(error)
-    }
-}
-
-/// Why a request could not be opened whose prompt is in the field `param`.
-pub(super) fn of_prompt(param: &'static str) -> impl Fn(OpenError) -> ApiError {
-    move |error| match error {
-        OpenError::Language(_) | OpenError::Empty => ApiError::invalid(param, error.to_string()),
-        OpenError::Shape { param, message } => ApiError::invalid(param, message),
-        OpenError::Serve(ServeError::TooLong {
-            prompt_tokens,
-            max_positions,
-            model_positions,
-        }) => ApiError::ContextLength {
-            param,
-            prompt_tokens,
-            max_positions,
-            model_positions,
-        },
-        OpenError::Serve(error) => error.into(),
-        OpenError::Broken(_) => ApiError::Internal(error.to_string()),
-    }
 }

@@ -11,11 +11,11 @@ use hone_ledger::{Team, TeamChange};
 use super::Reply;
 use super::auth::{Made, strict};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_accounts::changes::Refusal;
 use hone_api_types::List;
 use hone_api_types::groups::{MemberRequest, TeamPatch, TeamReply, TeamRequest};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// The team that the caller is in.
 #[utoipa::path(

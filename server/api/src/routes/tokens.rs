@@ -13,12 +13,12 @@ use super::Reply;
 use super::talk::{Talk, named, serving};
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::content::Reader;
 use hone_api_types::messages::parse_messages;
 use hone_api_types::session::SessionFields;
 use hone_inference::InferenceService;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// A text or a conversation to tokenise.
 #[derive(Debug, Deserialize, ToSchema)]

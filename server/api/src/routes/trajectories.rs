@@ -22,13 +22,13 @@ use super::branches::as_served;
 use super::feedback::{reward_session, unavailable};
 use super::talk::{Talk, serving};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::content::Reader;
 use hone_api_types::messages::parse_messages;
 use hone_api_types::session::SessionFields;
 use hone_api_types::trajectories::{MessageLeftOut, TokenTurn, TrajectoryReply, TrajectoryRequest};
 use hone_inference::{Drawn, Outside};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Under which name the digest of a trajectory stands in the metadata of its turns.
 const SHA256: &str = "trajectory_sha256";

@@ -15,12 +15,12 @@ use utoipa::ToSchema;
 
 use super::Reply;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_api_types::branches::BranchOfReply;
 use hone_api_types::feedback::parse_turn_id;
 use hone_api_types::replies::ids_of;
 use hone_api_types::skills::{ShownSkillReply, shown_skills};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// What became of a turn.
 #[derive(Clone, Debug, Serialize, ToSchema)]

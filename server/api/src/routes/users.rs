@@ -11,7 +11,6 @@ use hone_ledger::UserChange;
 use super::Reply;
 use super::auth::{Made, by_tls, strict};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use hone_accounts::links::url;
 use hone_accounts::secrets;
@@ -19,6 +18,7 @@ use hone_api_types::List;
 use hone_api_types::people::{
     InviteReply, InviteRequest, UserPatch, UserReply, UserRequest, parse_name, parse_role,
 };
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Every account.
 #[utoipa::path(

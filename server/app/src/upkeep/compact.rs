@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use hone_ledger::LedgerSize;
-use hone_ledger_sql::{LedgerPlace, PostgresLedger, SqliteLedger, StoredLedger, Thoroughness};
+use hone_ledger_sql::{LedgerPlace, PostgresStore, SqliteStore, StoredLedger, Thoroughness};
 use hone_runtime::SystemClock;
 use hone_train::sweep_blobs;
 use serde_json::json;
@@ -50,13 +50,13 @@ pub(super) fn compact(args: &CompactArgs) -> Result<(), String> {
         let mut progress = Progress::new("compacting", (Unit::Bytes, TOLD_FROM));
         let mut on_progress = |done, whole| progress.at(done, whole);
         let done = match &place {
-            LedgerPlace::Sqlite(sqlite) => SqliteLedger::compact(sqlite, &mut on_progress).await,
+            LedgerPlace::Sqlite(sqlite) => SqliteStore::compact(sqlite, &mut on_progress).await,
             LedgerPlace::Postgres(postgres) => {
                 let how = match args.rewrite {
                     true => Thoroughness::Rewriting,
                     false => Thoroughness::BesideServing,
                 };
-                PostgresLedger::compact(postgres, how, &mut on_progress).await
+                PostgresStore::compact(postgres, how, &mut on_progress).await
             }
         };
         done.map_err(|error| error.to_string())?;

@@ -11,7 +11,7 @@ use hone_domain::{
 };
 use hone_judge::{Completer, Ctx, ModelConfig};
 use hone_ledger::Ledger as _;
-use hone_ledger_sql::{SqliteConfig, SqliteLedger};
+use hone_ledger_sql::{SqliteConfig, SqliteStore};
 use hone_runtime::{
     Notification, Overflow, ShutdownTrigger, StatusRegistry, SystemClock, SystemIds, queue,
 };
@@ -111,7 +111,7 @@ pub(super) async fn judge_in(
 ) -> Result<Vec<Judged>, String> {
     let text = |error: hone_ledger::LedgerError| error.to_string();
     let sqlite = SqliteConfig::in_folder(folder);
-    let ledger = SqliteLedger::open(&sqlite).await;
+    let ledger = SqliteStore::open(&sqlite).await;
     let ledger = Arc::new(ledger.map_err(|error| error.to_string())?);
     let (turns, transitions): (Vec<Turn>, Vec<Transition>) = all
         .iter()

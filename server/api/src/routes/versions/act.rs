@@ -15,10 +15,10 @@ use super::common::{ActBody, conflict, decision_error, number, unknown};
 use super::target::Target;
 use super::view::{self, TrialReply, VersionReply, trial_reply};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use crate::routes::Reply;
 use hone_api_types::learning::UserQuery;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// What holds a scope after an act.
 #[derive(Clone, Debug, Serialize, ToSchema)]

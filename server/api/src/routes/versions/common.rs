@@ -8,9 +8,9 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Http;
-use crate::error::ApiError;
 use crate::lists;
 use crate::routes::auth::strict_body;
+use hone_replies::error::ApiError;
 
 /// Whose versions, how many, from where on.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]

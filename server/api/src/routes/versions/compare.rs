@@ -17,17 +17,17 @@ use utoipa::ToSchema;
 use super::act::{Act, usable};
 use super::target::Target;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use crate::routes::Reply;
 use crate::routes::auth::strict;
-use crate::routes::talk::{of_prompt, serving};
+use crate::routes::talk::serving;
 use hone_accounts::Caller;
 use hone_accounts::rate_limit::UsageRecorder;
 use hone_api_types::content::Reader;
 use hone_api_types::messages::{parse_messages, template_message};
 use hone_inference::{InferenceService, OpenError, chars_of};
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Most prompts of one comparison.
 const PROMPTS_MAX: usize = 8;
@@ -333,7 +333,7 @@ impl Asks<'_> {
             },
         };
         let answer = self.inference.backend.ask(ask).map_err(OpenError::Serve);
-        let answer = answer.map_err(of_prompt("prompts"))?;
+        let answer = answer.map_err(ApiError::of_prompt("prompts"))?;
         self.pay(prompt.tokens.len());
         Ok(answer)
     }

@@ -18,10 +18,10 @@ use super::target::any_scope;
 use super::view::{self, VersionReply};
 use crate::Http;
 use crate::body::read_json;
-use crate::error::{ApiError, ErrorBody};
 use crate::request_context::RequestContext;
 use crate::routes::Reply;
 use crate::routes::auth::check_no_parameters;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// How the audit log calls it.
 const IMPORT: &str = "version.import";

@@ -13,10 +13,10 @@ use utoipa::ToSchema;
 use super::common::{ListQuery, page_limit};
 use super::target::any_scope;
 use crate::Http;
-use crate::error::ApiError;
 use crate::lists;
 use crate::routes::Reply;
 use hone_api_types::NumberedList;
+use hone_replies::error::ApiError;
 
 /// A scope at a glance.
 #[derive(Clone, Debug, Serialize, ToSchema)]

@@ -13,9 +13,9 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::target::any_scope;
-use crate::error::ApiError;
 use crate::routes::Reply;
 use crate::{Http, lists};
+use hone_replies::error::ApiError;
 
 /// Most names of one request.
 const NAMES_MAX: usize = 32;

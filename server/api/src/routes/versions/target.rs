@@ -10,10 +10,10 @@ use serde::de::DeserializeOwned;
 
 use super::common::{ActBody, ListQuery, read_act};
 use crate::Http;
-use crate::error::ApiError;
 use crate::lists;
 use crate::request_context::RequestContext;
 use crate::rights::{Right, Rule};
+use hone_replies::error::ApiError;
 
 /// Whose policy a request may name; the right of its route decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

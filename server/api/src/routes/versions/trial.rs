@@ -7,9 +7,9 @@ use serde_json::json;
 use super::act::{HoldReply, VersionRequest, held, known, publish, restore, usable};
 use super::common::{ActBody, conflict};
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::routes::Reply;
 use hone_api_types::learning::UserQuery;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Share of the sessions where a request names none.
 const SHARE_DEFAULT: f64 = 0.1;

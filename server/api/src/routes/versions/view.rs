@@ -15,12 +15,12 @@ use utoipa::ToSchema;
 use super::common::{ListQuery, number, page_limit, unknown};
 use super::target::Target;
 use crate::Http;
-use crate::error::{ApiError, ErrorBody};
 use crate::lists;
 use crate::request_context::RequestContext;
 use crate::routes::Reply;
 use hone_api_types::NumberedList;
 use hone_api_types::learning::UserQuery;
+use hone_replies::error::{ApiError, ErrorBody};
 
 /// Most samples of one version that are listed.
 const SAMPLES_MAX: usize = 1_000;
