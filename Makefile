@@ -2,9 +2,8 @@
 .PHONY: help check house run web nightly page demo test setup lint unit hub candle clients openclaw agents agents-all formats schema schema-short soak soak-short made-up fuzz deploy types page-tests browser bench bench-litellm bench-peers bench-trainer bench-prefill gpu arm starter goldens clean models model-test
 
 CARGO ?= cargo
-# What release builds have beside the defaults: the local judge. FEATURES= leaves it out, which builds
-# faster.
-FEATURES ?= candle
+# What release builds have beside the defaults. FEATURES=candle adds a judge's own model in this process, which builds longer.
+FEATURES ?=
 # Tests and the programs for them: always the same set of features, or everything is compiled again.
 TESTED := --workspace --locked --features hone/candle
 HONE := target/release/hone

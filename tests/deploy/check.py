@@ -97,6 +97,45 @@ def scaled():
     return pods(found)
 
 
+def workers():
+    """Processes that try tasks: as many as an autoscaler wants, by one number that it may read at three places."""
+    folder = DEPLOY / "kubernetes-workers"
+    found = kubernetes("kubernetes-workers")
+    one = next(m for m in found if m["kind"] == "Deployment")
+    expect("replicas" not in one["spec"], "the autoscaler and the manifest fight over the number of replicas")
+    pod = one["spec"]["template"]["spec"]
+    loops = pod["containers"][0]["args"][-1].split(",")
+    expect(loops == ["serve", "collect", "rollout"], f"workers run {loops}")
+    pod_of(one["spec"])
+    settings = tomllib.loads((folder / "hone.toml").read_text())["rollout"]
+    drain_s = settings["drain_ms"] / 1e3 + 20
+    expect(pod["terminationGracePeriodSeconds"] > drain_s, "a worker is killed before it gives its jobs back")
+    # What each scaler of KEDA needs, and which of its values is the target.
+    needs = {
+        "metrics-api": ({"url", "valueLocation", "targetValue"}, "targetValue"),
+        "prometheus": ({"serverAddress", "query", "threshold"}, "threshold"),
+        "postgresql": ({"query", "targetQueryValue"}, "targetQueryValue"),
+    }
+    seen = set()
+    for path in sorted((folder / "keda").glob("*.yaml")):
+        of = {m["kind"]: m for m in documents(path)}
+        scaled = of["ScaledObject"]
+        expect(scaled["apiVersion"] == "keda.sh/v1alpha1", f"{path.name}: {scaled['apiVersion']}")
+        expect(scaled["metadata"]["namespace"] == "hone-workers", f"{path.name} is in another namespace")
+        expect(scaled["spec"]["scaleTargetRef"] == {"name": one["metadata"]["name"]}, f"{path.name} scales another thing")
+        expect(scaled["spec"]["minReplicaCount"] == 0, f"{path.name} never ends the last worker")
+        trigger = scaled["spec"]["triggers"][0]
+        needed, target = needs[trigger["type"]]
+        expect(needed <= trigger["metadata"].keys(), f"{path.name} lacks {needed - trigger['metadata'].keys()}")
+        concurrency = int(trigger["metadata"][target])
+        expect(concurrency == settings["concurrency"], f"{path.name}: {target} is not rollout.concurrency")
+        named = trigger.get("authenticationRef", {}).get("name")
+        expect(named is None or of["TriggerAuthentication"]["metadata"]["name"] == named, f"{path.name} has no {named}")
+        seen.add(trigger["type"])
+    expect(seen == needs.keys(), f"only {seen}")
+    return len(found) + len(seen)
+
+
 def pod_of(one):
     pod = one["template"]["spec"]
     container = pod["containers"][0]
@@ -104,7 +143,7 @@ def pod_of(one):
     expect(container["securityContext"]["readOnlyRootFilesystem"], "the root is writable")
     mounted = {m["name"] for m in container["volumeMounts"]}
     volumes = {v["name"] for v in pod["volumes"]} | {
-        v["metadata"]["name"] for v in one["volumeClaimTemplates"]
+        v["metadata"]["name"] for v in one.get("volumeClaimTemplates", [])
     }
     expect(mounted == volumes, f"volumes {volumes} are mounted as {mounted}")
 
@@ -187,7 +226,7 @@ def configurations(hone):
 
 
 def main():
-    print(f"kubernetes: {single()} objects, scaled: {scaled()}")
+    print(f"kubernetes: {single()} objects, scaled: {scaled()}, workers: {workers()}")
     print(f"compose: {compose()} services")
     dockerfile()
     print(f"systemd: {unit()}")

@@ -38,6 +38,7 @@ mod retention;
 mod ring;
 mod roles;
 mod rollouts;
+mod scaling;
 mod schemas;
 mod sim;
 mod skills;

@@ -119,7 +119,13 @@ impl Server {
         let sql = format!(
             "select pg_terminate_backend(pid) from pg_stat_activity where application_name = '{program}'"
         );
-        let ended = Command::new(programs().join("psql"))
+        self.asked(database, &sql).lines().count()
+    }
+
+    /// What a query says as `psql` prints it: a row a line, without names.
+    #[allow(dead_code, reason = "not every test that has a server needs it")]
+    pub(crate) fn asked(&self, database: &str, sql: &str) -> String {
+        let said = Command::new(programs().join("psql"))
             .args([
                 "--username",
                 "hone",
@@ -128,11 +134,11 @@ impl Server {
                 "--host",
             ])
             .arg(&self.folder)
-            .args(["--command", &sql, database])
+            .args(["--dbname", database, "--command", sql])
             .output()
             .unwrap();
-        assert!(ended.status.success(), "{ended:?}");
-        String::from_utf8_lossy(&ended.stdout).lines().count()
+        assert!(said.status.success(), "{said:?}");
+        String::from_utf8(said.stdout).unwrap()
     }
 
     /// The socket on which it listens.

@@ -4,7 +4,8 @@ use hone_domain::{
     GroupId, Job, JobId, JobKind, JobReason, JobState, Millis, RolloutSpec, uuid_of,
 };
 use hone_ledger::{
-    JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, LedgerError, NewGroups, QueueRow, Window,
+    JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, LedgerError, NewGroups, QueueRow, ScalingRow,
+    Window,
 };
 use sha2::{Digest as _, Sha256};
 use sqlx::AssertSqlSafe;
@@ -485,6 +486,22 @@ pub(super) async fn queues(
         })
     };
     found.iter().map(queue).collect()
+}
+
+pub(super) async fn scaling(connection: &mut Connection<'_>) -> Result<Vec<ScalingRow>, Fault> {
+    let found = db::query("select role, queued, running, to_begin, open from scaling")
+        .fetch_all(connection)
+        .await?;
+    let scaling = |row: &Row| {
+        Ok(ScalingRow {
+            role: row.try_get("role")?,
+            queued: unsigned(row.try_get("queued")?)?,
+            running: unsigned(row.try_get("running")?)?,
+            to_begin: unsigned(row.try_get("to_begin")?)?,
+            open: unsigned(row.try_get("open")?)?,
+        })
+    };
+    found.iter().map(scaling).collect()
 }
 
 /// Removes what a scope ordered, for a wish to be forgotten.

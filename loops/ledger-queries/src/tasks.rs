@@ -9,7 +9,8 @@ use hone_domain::{
 };
 use hone_ledger::{
     JobClaim, JobEnd, JobLease, Jobs, LedgerError, NewGroups, NewRollout, NewTaskSet, NewTasks,
-    OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Room, Success, TaskRow, TaskSetRow, Window,
+    OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Room, ScalingRow, Success, TaskRow,
+    TaskSetRow, Window,
 };
 use sqlx::AssertSqlSafe;
 
@@ -173,6 +174,10 @@ impl<S: Store> Jobs for SqlLedger<S> {
     async fn queues(&self, owner: Option<&str>) -> Result<Vec<QueueRow>, LedgerError> {
         look!(self, connection => jobs::queues(connection, owner))
     }
+
+    async fn scaling(&self) -> Result<Vec<ScalingRow>, LedgerError> {
+        look!(self, connection => jobs::scaling(connection))
+    }
 }
 
 async fn sets(
@@ -310,8 +315,9 @@ async fn add_rollout(
     };
     let scope_number = policies::make_scope(connection, &new.scope).await?;
     db::query(
-        "insert into rollouts (id, owner, scope_number, set_number, spec, group_count, created_ms)
-         values ($1, $2, $3, $4, $5, $6, $7) on conflict (id) do nothing",
+        "insert into rollouts (
+             id, owner, scope_number, set_number, spec, group_count, created_ms, attempts, evaluates
+         ) values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (id) do nothing",
     )
     .bind(&new.id.0.as_bytes()[..])
     .bind(&new.owner)
@@ -320,6 +326,8 @@ async fn add_rollout(
     .bind(&serde_json::to_vec(&new.spec)?[..])
     .bind(new.spec.groups)
     .bind(now_ms)
+    .bind(new.spec.attempts)
+    .bind(i64::from(new.spec.evaluates))
     .execute(connection)
     .await?;
     Ok(true)
@@ -470,7 +478,7 @@ async fn open_rollouts(
     let found = db::query(
         "select number, id, set_number, spec, groups_made,
                 (select count(*) from jobs where rollout_number = rollouts.number
-                 and state in ('queued', 'running')) as open,
+                 and state = 'queued') as queued,
                 (select count(*) from turns indexed by turns_ready
                  where turns.scope_number = rollouts.scope_number
                    and turns.stage = 'awaiting_training') as untrained
@@ -483,9 +491,9 @@ async fn open_rollouts(
     let mut open = Vec::with_capacity(found.len());
     for row in &found {
         let spec: RolloutSpec = serde_json::from_slice(row.try_get("spec")?)?;
-        let open_jobs = unsigned(row.try_get("open")?)?;
+        let queued_jobs = unsigned(row.try_get("queued")?)?;
         let untrained = unsigned(row.try_get("untrained")?)?;
-        if open_jobs >= room.jobs || (!spec.evaluates && untrained > room.untrained) {
+        if queued_jobs >= room.jobs || (!spec.evaluates && untrained > room.untrained) {
             continue;
         }
         let which = match spec.evaluates {
@@ -496,7 +504,7 @@ async fn open_rollouts(
         open.push(OpenRollout {
             id: rows::rollout_id(row.try_get("id")?)?,
             groups_made: u32::try_from(groups_made).map_err(|_| corrupt("too many groups"))?,
-            open_jobs,
+            queued_jobs,
             tasks: tasks_of(connection, row.try_get("set_number")?, which).await?,
             spec,
         });

@@ -66,7 +66,8 @@ tables! {
     tasks(1: Integer number, Blob id, Integer set_number, Blob name, Integer held_out, Blob spec, Blob files,
         Integer has_solution, Text state, Blob note);
     rollouts(1: Integer number, Blob id, Text owner, Integer scope_number, Integer set_number, Blob spec,
-        Integer group_count, Integer groups_made, Integer created_ms, Integer cancelled_ms);
+        Integer group_count, Integer groups_made, Integer created_ms, Integer cancelled_ms, Integer attempts,
+        Integer evaluates);
     jobs(1: Integer number, Blob id, Text kind, Text owner, Integer scope_number, Integer rollout_number,
         Blob group_id, Integer member, Integer task_number, Integer attempt, Text state, Text reason, Real priority,
         Integer not_before_ms, Integer created_ms, Integer started_ms, Integer ended_ms, Integer free_from_ms,

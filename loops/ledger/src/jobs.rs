@@ -167,8 +167,8 @@ pub struct OpenRollout {
     pub spec: RolloutSpec,
     /// Groups that were begun.
     pub groups_made: u32,
-    /// Its jobs that are not done.
-    pub open_jobs: u64,
+    /// Its jobs that wait for a process.
+    pub queued_jobs: u64,
     /// Its tasks that may be tried.
     pub tasks: Vec<TaskRow>,
 }
@@ -176,7 +176,7 @@ pub struct OpenRollout {
 /// When a rollout may begin more groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// It has fewer jobs than this that are not done.
+    /// Fewer of its jobs than this wait for a process.
     pub jobs: u64,
     /// At most so many turns of its policy wait to be learned from, unless it only measures: what is tried long before it is
     /// learned from is stale then.
@@ -252,6 +252,21 @@ pub enum JobEnd {
     },
     /// The worker stops; somebody else begins it anew, and it counts as no attempt.
     Released,
+}
+
+/// Work that a loop has to do in processes that may be started and ended as there is more or less of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalingRow {
+    /// The loop.
+    pub role: String,
+    /// Jobs that wait and are due.
+    pub queued: u64,
+    /// Jobs that a process has.
+    pub running: u64,
+    /// Jobs that rollouts make once there is room for them; of a rollout that is learned from, those of one group.
+    pub to_begin: u64,
+    /// The sum of these three.
+    pub open: u64,
 }
 
 /// A row of the queue.
@@ -403,4 +418,7 @@ pub trait Jobs: Send + Sync {
 
     /// What waits, runs and has ended, of everybody or of one owner.
     async fn queues(&self, owner: Option<&str>) -> Result<Vec<QueueRow>, LedgerError>;
+
+    /// How much work there is for processes that come and go.
+    async fn scaling(&self) -> Result<Vec<ScalingRow>, LedgerError>;
 }

@@ -31,8 +31,8 @@ pub use changes::{Change, Changes, IsKnown, Topic};
 pub use error::LedgerError;
 pub use jobs::{
     JOB_ATTEMPTS_MAX, JobClaim, JobEnd, JobLease, JobOutcome, Jobs, NewGroups, NewRollout, NewTask,
-    NewTaskSet, NewTasks, OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Room, Success,
-    TaskRow, TaskSetRow,
+    NewTaskSet, NewTasks, OpenRollout, QueueRow, RECENT_EPISODES, RolloutRow, Room, ScalingRow,
+    Success, TaskRow, TaskSetRow,
 };
 pub use late::LateTurns;
 pub use ledger::{

@@ -9,14 +9,14 @@ const SHARPNESS: f64 = 0.6;
 /// The share of groups whose task is drawn evenly, so that every task stays measured.
 const EVEN_SHARE: f64 = 0.2;
 
-/// The groups that a rollout begins so that at least `jobs` of its jobs are open; none where it has enough, or no task to
+/// The groups that a rollout begins so that at least `jobs` of its jobs wait for a process; none where it has enough, or no task to
 /// try. `draw` makes ids, whose bits are the draws.
 pub(crate) fn groups(
     open: &OpenRollout,
     jobs: usize,
     mut draw: impl FnMut() -> GroupId,
 ) -> Option<NewGroups> {
-    let wanted = (jobs as u64).saturating_sub(open.open_jobs);
+    let wanted = (jobs as u64).saturating_sub(open.queued_jobs);
     let groups = wanted.div_ceil(u64::from(open.spec.attempts.max(1)));
     let left = open.spec.groups.saturating_sub(open.groups_made);
     let groups = groups.min(u64::from(left));
@@ -106,7 +106,7 @@ mod tests {
                 temperature: 1.0,
             },
             groups_made: 7,
-            open_jobs: 3,
+            queued_jobs: 3,
             tasks,
         }
     }

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::credit::{Credit, credit};
 use crate::event::Ran;
-use crate::state::AHEAD;
 use crate::{Checked, Ctx, Effect, Episode, Played, Report, State};
 
 /// Most rollouts looked at for groups to begin.
@@ -227,7 +226,7 @@ impl Effects<State> for RolloutEffects {
         match effect {
             Effect::Look => {
                 let room = Room {
-                    jobs: (self.ctx.config.concurrency * AHEAD) as u64,
+                    jobs: self.ctx.config.concurrency as u64,
                     untrained: self.ctx.config.untrained_max,
                 };
                 let open = ledger.open_rollouts(ROLLOUTS, room).await;

@@ -12,8 +12,6 @@ use crate::choose::groups;
 use crate::event::Ran;
 use crate::{Config, Effect, Report};
 
-/// Jobs kept waiting per place, so that a place that becomes free finds one.
-pub(crate) const AHEAD: usize = 2;
 /// Longest pause before another attempt.
 const RETRY_MAX_MS: u64 = 60_000;
 
@@ -122,7 +120,8 @@ impl State {
 
     fn looked(&mut self, now_ms: Millis, open: &[OpenRollout]) -> Vec<Effect> {
         let ids = self.ids.clone();
-        let jobs = self.config.concurrency * AHEAD;
+        // A place that becomes free finds one that waits.
+        let jobs = self.config.concurrency;
         let new = open
             .iter()
             .filter_map(|open| groups(open, jobs, || GroupId(ids.next())));

@@ -69,7 +69,7 @@ fn open() -> OpenRollout {
             temperature: 1.0,
         },
         groups_made: 0,
-        open_jobs: 0,
+        queued_jobs: 0,
         tasks: vec![TaskRow {
             id: TaskId(Uuid::from_u128(3)),
             name: "a".to_owned(),

@@ -333,7 +333,8 @@ fn said(child: &mut Child) -> String {
 
 fn missing(error: &std::io::Error) -> ToolsError {
     ToolsError::NotAvailable(match error.kind() {
-        std::io::ErrorKind::NotFound => {
+        // A folder of PATH that may not be read looks like a program that may not be started.
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied => {
             "there is no bubblewrap: install the package bubblewrap (apt install bubblewrap)".into()
         }
         _ => format!("bubblewrap cannot start: {error}"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hone_domain::{AgentKind, Job, JobReason, RolloutSpec, SessionId};
-use hone_ledger::{QueueRow, RolloutRow};
+use hone_ledger::{QueueRow, RolloutRow, ScalingRow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -272,6 +272,48 @@ impl From<QueueRow> for QueueReply {
             reason: row.reason.map(JobReason::as_str),
             count: row.count,
             oldest_ms: row.oldest_ms,
+        }
+    }
+}
+
+/// Work for processes that may be started and ended as there is more or less of it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ScalingReply {
+    /// The loop that such a process runs.
+    pub role: String,
+    /// Jobs that wait and are due.
+    pub queued: u64,
+    /// Jobs that a process has.
+    pub running: u64,
+    /// Episodes that rollouts begin once there is room for them; of a rollout that is learned from, those of one group.
+    pub to_begin: u64,
+    /// The sum of these three.
+    pub open: u64,
+    /// Jobs that one process does at once, as this process is configured (`rollout.concurrency`).
+    pub per_process: u64,
+    /// Processes that would do all of it at once.
+    pub wanted: u64,
+}
+
+impl ScalingReply {
+    /// A row, where a process does so many jobs at once.
+    pub fn new(row: ScalingRow, per_process: u64) -> Self {
+        let ScalingRow {
+            role,
+            queued,
+            running,
+            to_begin,
+            open,
+        } = row;
+        let per_process = per_process.max(1);
+        Self {
+            role,
+            queued,
+            running,
+            to_begin,
+            open,
+            per_process,
+            wanted: open.div_ceil(per_process),
         }
     }
 }

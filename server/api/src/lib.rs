@@ -49,7 +49,7 @@ use rights::Right;
 use routes::Routes;
 
 pub use config::{HttpConfig, Key, KeyConfig};
-pub use state::{Http, Life, ModelNames};
+pub use state::{Http, Life, ModelNames, Workers};
 
 /// Every route, with those that are no part of the document.
 fn served(page: Arc<Page>) -> Routes {

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use hone_ledger::ScalingRow;
 use hone_serve::EngineStats;
 
 use super::Http;
@@ -77,7 +78,7 @@ impl Page {
 }
 
 /// The whole page.
-pub fn render(http: &Http) -> String {
+pub fn render(http: &Http, work: &[ScalingRow]) -> String {
     let mut page = Page::default();
     page.family("build_info", "gauge", "Version of the program.");
     page.value("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
@@ -87,8 +88,22 @@ pub fn render(http: &Http) -> String {
         completions(&mut page, http, inference);
     }
     loops(&mut page, http);
+    scaling(&mut page, work);
     process(&mut page, http);
     page.0
+}
+
+/// What processes that come and go have to do, where the ledger could be asked.
+fn scaling(page: &mut Page, work: &[ScalingRow]) {
+    if work.is_empty() {
+        return;
+    }
+    let name = "scaling_open";
+    let help = "Jobs that wait, run or are about to be made, by the loop that does them.";
+    page.family(name, "gauge", help);
+    for row in work {
+        page.value(name, &[("loop", &row.role)], row.open as f64);
+    }
 }
 
 fn traffic(page: &mut Page, http: &Http) {

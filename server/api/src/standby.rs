@@ -4,14 +4,15 @@
 use axum::Router;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
+use tokio::sync::watch;
 
 use hone_replies::error::ApiError;
 
-/// The routes of a process that stands by, and why it does.
-pub fn router(why: &str) -> Router {
-    let message = format!("this process stands by: {why}");
+/// The routes of a process that stands by, and why it does by now.
+pub fn router(why: watch::Receiver<String>) -> Router {
     let refused = async move || {
         let code = "standing_by";
+        let message = format!("this process stands by: {}", *why.borrow());
         ApiError::Unavailable { code, message }.into_response()
     };
     Router::new()

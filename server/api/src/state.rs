@@ -36,6 +36,16 @@ use hone_monitor::traffic::Traffic;
 use hone_monitor::watch::{Serving, Sources, Watch};
 use hone_rollouts::Jails;
 
+/// Who works on jobs.
+pub enum Workers {
+    /// This process; what wakes it.
+    Here(Outbox<Notification>),
+    /// Other processes over the same ledger, whether or not one runs now.
+    Elsewhere,
+    /// Nobody, and why.
+    Nowhere(String),
+}
+
 /// What handlers share.
 pub struct Http {
     /// Answers chats, where serve runs in this process.
@@ -52,8 +62,10 @@ pub struct Http {
     pub skills: Arc<dyn Skills>,
     /// Tasks, rollouts and jobs; the same ledger.
     pub jobs: Arc<dyn Jobs>,
-    /// Wakes who works on them, or why nobody does in this process.
-    pub rollouts: Result<Outbox<Notification>, String>,
+    /// Who works on them.
+    pub rollouts: Workers,
+    /// Jobs that a process does at once.
+    pub rollout_concurrency: usize,
     /// The jails that they are tried in.
     pub jails: Arc<Jails>,
     /// The same as answers are shown it.

@@ -41,7 +41,7 @@ use super::replays::Replays;
 use super::rights::{Right, RouteTable};
 use super::storage_gauge::StorageGauge;
 use super::swap::Swap;
-use super::{Http, Life, ModelNames, router, served};
+use super::{Http, Life, ModelNames, Workers, router, served};
 use crate::HttpConfig;
 use crate::adapters::tiny_model;
 use crate::defaults::defaults;
@@ -740,7 +740,8 @@ impl Stage {
             memories: ledger.clone(),
             skills: ledger.clone(),
             jobs: ledger.clone(),
-            rollouts: Ok(queue(1, Overflow::DropOldest).0),
+            rollouts: Workers::Here(queue(1, Overflow::DropOldest).0),
+            rollout_concurrency: 2,
             jails: jails(),
             remembered,
             spool: eraser.spool.clone(),

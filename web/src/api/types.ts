@@ -311,6 +311,7 @@ export interface EpisodeResult {
 
 export type Queue = Closer<'QueueReply', { kind: 'episode' | 'credit' | 'check'; state: JobState }>
 export type Queues = Closer<'QueuesReply', { data: Queue[] }>
+export type Scaling = List<Reply<'ScalingReply'>>
 
 // === The console ===
 

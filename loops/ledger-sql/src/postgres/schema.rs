@@ -54,6 +54,10 @@ static FILES: &[(&str, &str)] = &[
         "0036_branches",
         include_str!("../../../../migrations/postgres/0036_branches.sql"),
     ),
+    (
+        "0037_scaling",
+        include_str!("../../../../migrations/postgres/0037_scaling.sql"),
+    ),
 ];
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

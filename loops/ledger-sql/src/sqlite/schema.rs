@@ -48,6 +48,7 @@ static FILES: &[(&str, &str)] = &files!(
     "0033_progress"
     "0034_skills"
     "0036_branches"
+    "0037_scaling"
 );
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations::of(FILES));

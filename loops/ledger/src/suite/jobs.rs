@@ -202,6 +202,42 @@ pub(super) fn failed(retry_ms: Millis) -> JobEnd {
     }
 }
 
+/// What a rollout still has to begin counts, where it measures all of it and else one group; what waits for a later
+/// attempt does not.
+pub(super) async fn work_that_waits_is_counted<L: Ledger + Personal + Jobs + 'static>(
+    case: &Case<L>,
+) {
+    let counted = async || {
+        let rows = case.ledger.scaling().await.expect("read");
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!(row.open, row.queued + row.running + row.to_begin);
+        (row.role.clone(), [row.queued, row.running, row.to_begin])
+    };
+    let is = |counts| ("rollout".to_owned(), counts);
+    assert_eq!(counted().await, is([0, 0, 0]));
+    let set = case.ready(2).await;
+    // Of two groups of three one is begun.
+    let (measures, _) = case.begun(&set, 3, true).await;
+    assert_eq!(counted().await, is([3, 0, 3]));
+    let (learns, _) = case.begun(&set, 2, false).await;
+    assert_eq!(counted().await, is([5, 0, 5]));
+    let jobs = case.claim(2, NOW).await;
+    assert_eq!(counted().await, is([3, 2, 5]));
+    let far = Millis::MAX / 2;
+    case.end(&jobs[0], &failed(far), NOW).await.expect("ended");
+    case.end(&jobs[1], &settled(None), NOW)
+        .await
+        .expect("ended");
+    assert_eq!(counted().await, is([3, 0, 5]));
+    for rollout in [measures, learns] {
+        case.ledger
+            .cancel_rollout(OWNER, rollout, NOW)
+            .await
+            .expect("cancelled");
+    }
+    assert_eq!(counted().await, is([0, 0, 0]));
+}
+
 pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs + 'static>(
     case: &Case<L>,
 ) {
@@ -209,7 +245,7 @@ pub(super) async fn a_rollout_begins_its_groups_once<L: Ledger + Personal + Jobs
     let (rollout, _) = case.begun(&set, 3, false).await;
     let open = case.ledger.open_rollouts(ALL, ROOM).await.expect("read");
     assert_eq!(
-        (open.len(), open[0].groups_made, open[0].open_jobs),
+        (open.len(), open[0].groups_made, open[0].queued_jobs),
         (1, 1, 3)
     );
     assert_eq!(open[0].tasks.len(), 2);

@@ -180,6 +180,7 @@ pub async fn jobs<L: Ledger + Personal + Jobs + 'static>(make: impl AsyncFn() ->
         task_sets::a_quarantined_task_is_released_and_checked_again,
         task_sets::sets_grow_and_share_contents,
         task_sets::a_set_takes_so_much_and_no_more,
+        jobs::work_that_waits_is_counted,
         jobs::a_rollout_begins_its_groups_once,
         jobs::a_rollout_waits_for_room,
         jobs::a_job_is_held_by_one_and_ends_once,

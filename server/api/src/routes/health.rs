@@ -1,15 +1,20 @@
-//! Probes and `/metrics`. None of them touches the ledger.
+//! Probes, which never touch the ledger, and `/metrics`, which asks it for the work that waits, for at most a second.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hone_runtime::LoopPhase;
+use tokio::time::timeout;
 
 use crate::Http;
 use crate::metrics;
 use hone_replies::error::{ApiError, ErrorBody};
+
+/// How long the ledger may take to say how much work waits; `/metrics` goes out without that number then.
+const LEDGER_MAX: Duration = Duration::from_secs(1);
 
 /// Whether the process lives.
 #[utoipa::path(get, path = "/livez", responses((status = 200, description = "It lives", body = String, content_type = "text/plain")))]
@@ -97,10 +102,12 @@ pub async fn startupz() -> &'static str {
 )]
 pub async fn metrics(State(http): State<Arc<Http>>) -> Response {
     let content = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    let work = timeout(LEDGER_MAX, http.jobs.scaling()).await;
+    let work = work.ok().and_then(Result::ok).unwrap_or_default();
     (
         StatusCode::OK,
         [(header::CONTENT_TYPE, content)],
-        metrics::render(&http),
+        metrics::render(&http, &work),
     )
         .into_response()
 }

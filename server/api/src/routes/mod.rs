@@ -154,6 +154,7 @@ fn tasks(routes: Routes) -> Routes {
         .add(work, routes!(episodes::get_episode))
         .add(work, routes!(rollouts::queues))
         .add(AdminRead, routes!(rollouts::all_queues))
+        .add(AdminRead, routes!(rollouts::scaling))
 }
 
 /// Probes, and the process as admins see it.

@@ -15,12 +15,12 @@ use sha2::{Digest as _, Sha256};
 use super::Reply;
 use super::auth::{Made, strict};
 use super::learning::whole_scope;
-use crate::Http;
 use crate::lists;
 use crate::request_context::RequestContext;
+use crate::{Http, Workers};
 use hone_api_types::List;
 use hone_api_types::rollouts::{
-    EpisodeReply, QueuesReply, RolloutPage, RolloutReply, RolloutRequest,
+    EpisodeReply, QueuesReply, RolloutPage, RolloutReply, RolloutRequest, ScalingReply,
 };
 use hone_api_types::tasks::{
     CheckedTask, CheckedTasks, TaskSetDetail, TaskSetReply, TaskSetRequest, TasksRequest,
@@ -59,14 +59,15 @@ async fn working(http: &Http) -> Result<(), ApiError> {
 /// Why nothing is worked on here, where that is so.
 async fn stopped(http: &Http) -> Option<String> {
     match &http.rollouts {
-        Err(why) => Some(why.clone()),
-        Ok(_) => http.jails.executor().await.err(),
+        Workers::Nowhere(why) => Some(why.clone()),
+        Workers::Elsewhere => None,
+        Workers::Here(_) => http.jails.executor().await.err(),
     }
 }
 
 /// Wakes the rollout loop.
 fn wake(http: &Http) {
-    if let Ok(notify) = &http.rollouts {
+    if let Workers::Here(notify) = &http.rollouts {
         // The loop looks by itself as well.
         let _full = notify.send(Notification).is_err();
     }
@@ -487,4 +488,19 @@ pub async fn queues(State(http): State<Arc<Http>>, context: RequestContext) -> R
 )]
 pub async fn all_queues(State(http): State<Arc<Http>>) -> Reply<QueuesReply> {
     queues_of(&http, None).await
+}
+
+/// Work for processes that may be started and ended as there is more or less of it, by the loop that they run. The same
+/// numbers are in the view `scaling` of the database and, as `hone_scaling_open`, in `/metrics`.
+#[utoipa::path(
+    get,
+    path = "/v1/scaling",
+    responses((status = 200, body = List<ScalingReply>))
+)]
+pub async fn scaling(State(http): State<Arc<Http>>) -> Reply<List<ScalingReply>> {
+    let rows = http.jobs.scaling().await?;
+    let per_process = http.rollout_concurrency as u64;
+    let rows = rows.into_iter();
+    let rows = rows.map(|row| ScalingReply::new(row, per_process));
+    Ok(Json(List::whole(rows)))
 }

@@ -21,8 +21,8 @@ use crate::memory;
 use crate::model::{self, Builtin, Served};
 use crate::retention::Retainer;
 use crate::scrub::Scrub;
-use hone_api::Http;
 use hone_api::storage_gauge::StorageGauge;
+use hone_api::{Http, Workers};
 use hone_inference::eraser::Eraser;
 use hone_inference::paired::PairedParts;
 use hone_judges::callback::HttpCaller;
@@ -197,9 +197,25 @@ pub(super) fn memory_loop(
     Some(outbox)
 }
 
+/// Who tries tasks: this process, or others over the same ledger, whether or not one runs now.
+pub(super) fn workers(
+    resources: &Resources,
+    http: &Http,
+    sockets: Arc<dyn hone_rollouts::ModelSockets>,
+    loops: &mut JoinSet<()>,
+) -> Workers {
+    if !resources.config.runs(Loop::Rollout) && resources.changes.is_shared() {
+        return Workers::Elsewhere;
+    }
+    match rollout(resources, http, sockets, loops) {
+        Ok(notify) => Workers::Here(notify),
+        Err(why) => Workers::Nowhere(why),
+    }
+}
+
 /// Rollout: notifications from the API in, episodes by the gateway out. Without jails, or without what answers and records
 /// here, there is none; the error says why.
-pub(super) fn rollout(
+fn rollout(
     resources: &Resources,
     http: &Http,
     sockets: Arc<dyn hone_rollouts::ModelSockets>,

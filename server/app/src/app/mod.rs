@@ -35,7 +35,7 @@ use hone_api::guard::Guard;
 use hone_api::page::Page;
 use hone_api::replays::Replays;
 use hone_api::swap::Swap;
-use hone_api::{Http, Life, ModelNames, router};
+use hone_api::{Http, Life, ModelNames, Workers, router};
 use hone_api_types::under_way::TrainingJob;
 use hone_inference::computed::Computed;
 use hone_inference::eraser::Eraser;
@@ -139,7 +139,7 @@ impl App {
             &resources, inference, collect, eraser, importer, computed, addr,
         )?;
         let sockets = Arc::<Sockets>::default();
-        http.rollouts = loops::rollout(&resources, &http, sockets.clone(), &mut tasks);
+        http.rollouts = loops::workers(&resources, &http, sockets.clone(), &mut tasks);
         let http = Arc::new(http);
         let router = sockets.serve(router(http.clone()));
         follow::follow(&resources, &mut tasks);
@@ -279,7 +279,8 @@ fn http_of(
         memories: resources.memories.clone(),
         skills: resources.skills.clone(),
         jobs: resources.jobs.clone(),
-        rollouts: Err("it is starting".to_owned()),
+        rollouts: Workers::Nowhere("it is starting".to_owned()),
+        rollout_concurrency: resources.config.rollout.concurrency,
         jails: resources.jails.clone(),
         remembered: resources.remembered.clone(),
         eraser,

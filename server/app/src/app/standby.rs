@@ -12,6 +12,7 @@ use hone_net::listen::{ListenLimits, listen};
 use hone_net::tls::Tls;
 use hone_runtime::ShutdownTrigger;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -62,7 +63,7 @@ pub(super) async fn open_ledger(
 struct Standing {
     answering: JoinHandle<()>,
     stop: ShutdownTrigger,
-    why: String,
+    why: watch::Sender<String>,
 }
 
 impl Standing {
@@ -72,17 +73,18 @@ impl Standing {
         limits: ListenLimits,
         why: &LedgerError,
     ) -> Result<Self, String> {
-        let why = why.to_string();
+        let (why, told) = watch::channel(why.to_string());
         let shared = |error| format!("the port cannot be shared: {error}");
         let address = listener.local_addr().map_err(shared)?;
         eprintln!(
-            "hone: standing by on {address}: {why}. This process takes over when that one ends"
+            "hone: standing by on {address}: {}. This process takes over when that one ends",
+            *why.borrow()
         );
-        tracing::info!(why, "standing by");
+        tracing::info!(why = *why.borrow(), "standing by");
         let listener = same(listener).map_err(shared)?;
         let acceptor = tls.map(Tls::acceptor).transpose()?;
         let stop = ShutdownTrigger::new();
-        let answering = listen((listener, acceptor), router(&why), (limits, stop.signal()));
+        let answering = listen((listener, acceptor), router(told), (limits, stop.signal()));
         Ok(Self {
             answering: tokio::spawn(answering),
             stop,
@@ -91,11 +93,15 @@ impl Standing {
     }
 
     fn waits_for(&mut self, why: &LedgerError) {
-        let why = why.to_string();
-        if why != self.why {
-            tracing::info!(why, "standing by");
-            self.why = why;
-        }
+        let now = why.to_string();
+        self.why.send_if_modified(|why| {
+            let is_other = *why != now;
+            if is_other {
+                tracing::info!(why = now, "standing by");
+                *why = now;
+            }
+            is_other
+        });
     }
 
     async fn end(mut self) {
