@@ -43,6 +43,14 @@ async fn a_set_is_added_seen_and_removed() {
     assert_eq!(queues["data"][0]["kind"], "check");
     assert_eq!(queues["data"][0]["state"], "queued");
     assert_eq!(queues["data"][0]["count"], 2);
+    let scaling = stage.get("/v1/scaling").await.json();
+    let expected = json!({
+        "role": "rollout", "queued": 2, "running": 0, "to_begin": 0, "open": 2, "per_process": 2, "wanted": 1,
+    });
+    assert_eq!(scaling["data"], json!([expected]));
+    let metrics = stage.get("/metrics").await.text;
+    let counted = "hone_scaling_open{loop=\"rollout\"} 2\n";
+    assert!(metrics.contains(counted), "{metrics}");
     assert_eq!(delete(&stage, &path).await.status, 204);
     assert_eq!(stage.get(&path).await.status, 404);
     assert_eq!(stage.get("/v1/task-sets").await.json()["data"], json!([]));
@@ -197,6 +205,7 @@ async fn nobody_sees_what_is_another_ones() {
         ("GET", path.as_str(), String::new()),
         ("DELETE", &path, String::new()),
         ("POST", "/v1/rollouts", order),
+        ("GET", "/v1/scaling", String::new()),
     ] {
         let reply = send(method, path, body).await;
         assert!(
