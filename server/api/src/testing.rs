@@ -717,8 +717,7 @@ impl Stage {
         let ledger = ledger_in(folder.path()).await;
         let fake = Arc::new(Fake::default());
         let (collect, told) = collect_of(recorder, &ledger);
-        let config = http_config();
-        let (clock, ids, abort) = times_of();
+        let (config, (clock, ids, abort)) = (http_config(), times_of());
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
         let (remembered, late) = (remembered_of(&ledger).await, late_in(folder.path()));
         let links = links_of(&remembered, &collect, &rules, &policies, late);
