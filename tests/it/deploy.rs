@@ -59,6 +59,12 @@ fn queries() -> Vec<String> {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("expr: "));
     all.extend(exprs.map(str::to_owned));
+    let scaler = deploy().join("kubernetes-workers/keda/by-prometheus.yaml");
+    let scaler = std::fs::read_to_string(scaler).unwrap();
+    let query = scaler
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("query: "));
+    all.push(query.unwrap().to_owned());
     all
 }
 
