@@ -1,13 +1,6 @@
--- How much work waits for processes with the loop rollout, for whatever starts and ends such processes.
-alter table rollouts add column attempts integer not null default 1;
-alter table rollouts add column evaluates integer not null default 0;
-
-update rollouts set
-    attempts = json_extract(cast(spec as text), '$.attempts'),
-    evaluates = json_extract(cast(spec as text), '$.evaluates');
-
--- Jobs by the loop that does them: those that wait and are due, those that run, and those of which their rollouts have not
--- made rows yet. A rollout that is learned from makes a group once there is room for it, so one group of it counts.
+-- How much work waits for processes with the loop rollout, for whatever starts and ends such processes: jobs that wait and are due,
+-- those that run, and those of which their rollouts have not made rows yet. A rollout that is learned from makes a group once
+-- there is room for it, so one group of it counts.
 create view scaling as
     select 'rollout' as role, queued, running, to_begin, queued + running + to_begin as open
     from (
@@ -15,8 +8,12 @@ create view scaling as
             (select count(*) from jobs where state = 'queued'
                 and not_before_ms <= cast(unixepoch('subsec') * 1000 as integer)) as queued,
             (select count(*) from jobs where state = 'running') as running,
-            (select coalesce(sum(attempts * case evaluates when 1 then group_count - groups_made else 1 end), 0)
-                from rollouts where cancelled_ms is null and groups_made < group_count) as to_begin
+            (select coalesce(sum(json_extract(said, '$.attempts')
+                    * case json_extract(said, '$.evaluates') when 1 then groups else 1 end), 0)
+                from (
+                    select cast(spec as text) as said, group_count - groups_made as groups from rollouts
+                    where cancelled_ms is null and groups_made < group_count
+                )) as to_begin
     );
 
 pragma user_version = 37;

@@ -35,7 +35,7 @@ fn set(tasks: &[Value]) -> Value {
 }
 
 /// Answers of three words and less pass; the built-in model gives such and longer ones.
-fn short(name: &str, held_out: bool) -> Value {
+pub(crate) fn short(name: &str, held_out: bool) -> Value {
     json!({
         "name": name, "instruction": format!("What is the capital of {name}?"), "held_out": held_out,
         "tests": {"test.sh": "[ $(wc -w < /app/answer.txt) -le 3 ]"},

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::postgres::{broken_laws, database, fresh};
 use crate::program::{Server, program, serving};
-use crate::rollouts::guest;
+use crate::rollouts::{guest, short};
 
 const DATABASE: &str = "scaling";
 /// How often the scaler looks; KEDA's `pollingInterval`.
@@ -179,12 +179,12 @@ impl Fleet {
     }
 }
 
+/// A task that takes a moment.
 fn task(country: &str) -> Value {
-    json!({
-        "name": country, "instruction": format!("What is the capital of {country}?"), "held_out": true,
-        "tests": {"test.sh": "sleep 0.5; [ $(wc -w < /app/answer.txt) -le 3 ]"},
-        "solution": {"solve.sh": "echo Here > /app/answer.txt"},
-    })
+    let mut task = short(country, true);
+    let test = task["tests"]["test.sh"].as_str().unwrap();
+    task["tests"]["test.sh"] = json!(format!("sleep 0.5; {test}"));
+    task
 }
 
 /// Ten times the work starts more processes, all of it is done once, and none is left at the end.

@@ -315,9 +315,8 @@ async fn add_rollout(
     };
     let scope_number = policies::make_scope(connection, &new.scope).await?;
     db::query(
-        "insert into rollouts (
-             id, owner, scope_number, set_number, spec, group_count, created_ms, attempts, evaluates
-         ) values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (id) do nothing",
+        "insert into rollouts (id, owner, scope_number, set_number, spec, group_count, created_ms)
+         values ($1, $2, $3, $4, $5, $6, $7) on conflict (id) do nothing",
     )
     .bind(&new.id.0.as_bytes()[..])
     .bind(&new.owner)
@@ -326,8 +325,6 @@ async fn add_rollout(
     .bind(&serde_json::to_vec(&new.spec)?[..])
     .bind(new.spec.groups)
     .bind(now_ms)
-    .bind(new.spec.attempts)
-    .bind(i64::from(new.spec.evaluates))
     .execute(connection)
     .await?;
     Ok(true)

@@ -7,12 +7,12 @@ use hone_ledger::{Ledger as _, LedgerError};
 use sha2::{Digest as _, Sha256};
 use sqlx::AssertSqlSafe;
 
-use crate::check_not_lost;
 use crate::postgres::Marking;
 use crate::sqlite::{MARK_FILE, MOVING};
-use crate::{LedgerPlace, PostgresConfig, PostgresStore, Role, SqliteConfig, SqliteStore};
-use hone_ledger_queries::db;
-use hone_ledger_queries::db::{Connection, Fault, Query, Row, Value};
+use crate::{
+    LedgerPlace, PostgresConfig, PostgresStore, Role, SqliteConfig, SqliteStore, check_not_lost,
+};
+use hone_ledger_queries::db::{self, Connection, Fault, Query, Row, Value};
 use hone_ledger_queries::{Held as _, SqlLedger, Store, Unfinished};
 
 /// Rows that one transaction copies.
@@ -66,8 +66,7 @@ tables! {
     tasks(1: Integer number, Blob id, Integer set_number, Blob name, Integer held_out, Blob spec, Blob files,
         Integer has_solution, Text state, Blob note);
     rollouts(1: Integer number, Blob id, Text owner, Integer scope_number, Integer set_number, Blob spec,
-        Integer group_count, Integer groups_made, Integer created_ms, Integer cancelled_ms, Integer attempts,
-        Integer evaluates);
+        Integer group_count, Integer groups_made, Integer created_ms, Integer cancelled_ms);
     jobs(1: Integer number, Blob id, Text kind, Text owner, Integer scope_number, Integer rollout_number,
         Blob group_id, Integer member, Integer task_number, Integer attempt, Text state, Text reason, Real priority,
         Integer not_before_ms, Integer created_ms, Integer started_ms, Integer ended_ms, Integer free_from_ms,

@@ -9,8 +9,8 @@ const SHARPNESS: f64 = 0.6;
 /// The share of groups whose task is drawn evenly, so that every task stays measured.
 const EVEN_SHARE: f64 = 0.2;
 
-/// The groups that a rollout begins so that at least `jobs` of its jobs wait for a process; none where it has enough, or no task to
-/// try. `draw` makes ids, whose bits are the draws.
+/// The groups that a rollout begins so that at least `jobs` of its jobs wait for a process; none where it has enough, or no
+/// task to try. `draw` makes ids, whose bits are the draws.
 pub(crate) fn groups(
     open: &OpenRollout,
     jobs: usize,

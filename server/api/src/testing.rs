@@ -574,20 +574,25 @@ fn storage_of(ledger: &Arc<SqliteLedger>, folder: &Path) -> StorageGauge {
     StorageGauge::new(ledger.clone(), Arc::new(move || hone_blobs::sizes(&blobs)))
 }
 
+/// Carries out wishes to be forgotten until the end.
 fn eraser_of(
     ledger: &Arc<SqliteLedger>,
     folder: &Path,
-    (policies, inference): (Latest<Policies>, &InferenceService),
+    policies: &Latest<Policies>,
+    inference: &InferenceService,
+    abort: &ShutdownTrigger,
 ) -> Arc<Eraser> {
     let blobs = FsBlobs::open(&folder.join("blobs"), 1 << 20).unwrap();
-    Arc::new(Eraser::new(
+    let eraser = Arc::new(Eraser::new(
         (ledger.clone(), ledger.clone()),
         (Arc::new(blobs), Some(inference.backend.clone())),
-        (policies, inference.index.clone()),
+        (policies.clone(), inference.index.clone()),
         Spool::off(),
         inference.memory.shared.clone(),
         2,
-    ))
+    ));
+    tokio::spawn(eraser.clone().run(abort.signal()));
+    eraser
 }
 
 /// Holds adapters against a tiny model.
@@ -717,7 +722,8 @@ impl Stage {
         let ledger = ledger_in(folder.path()).await;
         let fake = Arc::new(Fake::default());
         let (collect, told) = collect_of(recorder, &ledger);
-        let (config, (clock, ids, abort)) = (http_config(), times_of());
+        let config = http_config();
+        let (clock, ids, abort) = times_of();
         let (rules, policies) = (rules_of(), Latest::new(Policies::default()));
         let (remembered, late) = (remembered_of(&ledger).await, late_in(folder.path()));
         let links = links_of(&remembered, &collect, &rules, &policies, late);
@@ -725,8 +731,7 @@ impl Stage {
         let times = (clock.clone(), ids.clone(), abort.signal());
         let how = (&config, rate_limiter.clone(), times);
         let inference = inference_of(fake.clone(), links, how, language);
-        let eraser = eraser_of(&ledger, folder.path(), (policies.clone(), &inference));
-        tokio::spawn(eraser.clone().run(abort.signal()));
+        let eraser = eraser_of(&ledger, folder.path(), &policies, &inference, &abort);
         let under_way = Latest::new(None);
         let http = Arc::new(Http {
             paired: Arc::default(),

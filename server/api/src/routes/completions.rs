@@ -115,12 +115,8 @@ pub(super) async fn begin(
     };
     let mut opened = Vec::with_capacity(plans.len());
     for plan in plans {
-        opened.push(
-            inference
-                .open(plan)
-                .await
-                .map_err(ApiError::of_prompt(param))?,
-        );
+        let answer = inference.open(plan).await;
+        opened.push(answer.map_err(ApiError::of_prompt(param))?);
     }
     Ok(Begun {
         admitted: admit(http, inference, (opened, &wants)).await?,

@@ -93,15 +93,11 @@ impl Standing {
     }
 
     fn waits_for(&mut self, why: &LedgerError) {
-        let now = why.to_string();
-        self.why.send_if_modified(|why| {
-            let is_other = *why != now;
-            if is_other {
-                tracing::info!(why = now, "standing by");
-                *why = now;
-            }
-            is_other
-        });
+        let why = why.to_string();
+        if why != *self.why.borrow() {
+            tracing::info!(why, "standing by");
+            self.why.send_replace(why);
+        }
     }
 
     async fn end(mut self) {
